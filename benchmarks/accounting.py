@@ -68,7 +68,10 @@ def main() -> int:
 
 
 def measure_store(name: str, arguments: argparse.Namespace) -> list[Claim]:
-    """Measure one kind of database store, and return the results as claims to check."""
+    """Measure one kind of database store, and compare the results with their targets.
+
+    Each comparison is returned as a claim.
+    """
     claims = []
     with store_rates.location(name) as place:
         rates = store_rates.measure(place, arguments.records)

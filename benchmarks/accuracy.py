@@ -1,10 +1,11 @@
 """Accuracy of senergyd and other energy meters when energy counters wrap.
 
 The benchmark uses one emulated node and one run. The node has one package of up to 400 W. Its RAPL counters
-have a range of 100 J, then 400 J. Under load they wrap four times per second and once per second. A last
-range of 5 J is too small for every meter and is measured by senergyd alone. The load changes continuously
-between idle, half and full. Every tool measures a window at 1 and at 10 readings per second. The value of
-`senergyd` comes from the record of a job, the values of the other tools from their own interface (peers.py).
+first have a range of 100 J, then of 400 J. Under load they wrap four times per second and once per second.
+In a last part, the range is 5 J. This range is too small for every meter, so only senergyd is measured. The
+load changes continuously between idle, half and full. Every tool measures a window at 1 and at 10 readings
+per second. The value of `senergyd` comes from the record of a job. The values of the other tools come from
+their own interface (peers.py).
 
 The truth is the integral of the node's model. The exact time at which a tool reads its counters is unknown.
 A value therefore counts as exact if it lies between two bounds. The lower bound is the energy from after the
@@ -13,9 +14,10 @@ end. Each bound is extended by one step of the counters (1 ms at 400 W). `error`
 nearer bound as a fraction of the truth. A tool that takes seconds to start could have read at any time
 during these seconds. Its value is reported as `in +29%`, not as exact.
 
-Prints a line per claim, `CLAIM wrap_100J_1Hz ratio=... target=0|uncertain holds=yes|no`. The ratio is the
-larger error of cpu and dram of senergyd. The claim holds if the ratio is 0, or if senergyd itself marked the
-time as uncertain. Needs root and /dev/fuse; takes about four minutes with all tools.
+The benchmark prints a line per claim, such as `CLAIM wrap_100J_1Hz ratio=... target=0|uncertain
+holds=yes|no`. The ratio is the error of senergyd for cpu or for dram, whichever is larger. The claim holds
+if the ratio is 0, or if senergyd itself marked the time as uncertain. The benchmark needs root and
+/dev/fuse. It takes about four minutes with all tools.
 """
 
 from __future__ import annotations
@@ -66,9 +68,10 @@ class Row:
 
     Attributes:
         joules, truth_joules: measured and true joules by component.
-        error: error by component, as a share of the truth. A negative error means that the tool measured too
-            little; 0 means exact.
-        slack: by component, the distance of the two bounds of an exact value as a share of the truth.
+        error: error by component, as a share of the true value. A negative error means that the tool
+            measured too little; 0 means exact.
+        slack: uncertainty of the true value by component: the distance between its two bounds, as a share of
+            the true value.
         uncertain_share: share of the window that the tool marked as uncertain; None if it marks nothing.
         why_not: reason for missing values.
     """
@@ -118,7 +121,10 @@ def main() -> int:
 
 @contextmanager
 def load(node: Any) -> Iterator[None]:
-    """Context manager that keeps the node's cores busy, in phases of different load."""
+    """Context manager that keeps the cores of an emulated node busy.
+
+    The load changes periodically: phases with different numbers of busy cores follow each other.
+    """
     from slurm_energy_lab import client
 
     over = threading.Event()
@@ -168,7 +174,9 @@ def measure(node: Any, tool: str, range_joules: float, rate_hz: float, arguments
 def deviation(window: peers.Window, name: str) -> float:
     """Return the relative error of a tool's energy reading.
 
-    The error is the distance to the bounds of an exact reading, divided by the true energy.
+    An exact tool would read a value between a lower and an upper bound. The error is the distance of the
+    reading from the nearer of these bounds, divided by the true energy. It is 0 for a reading between the
+    bounds.
     """
     joules, least, most = window.joules[name], window.truth_joules[name], window.most_joules[name]
     low, high = least - STEP_JOULES, most + STEP_JOULES
@@ -176,9 +184,10 @@ def deviation(window: peers.Window, name: str) -> float:
 
 
 def claim(row: Row) -> dict[str, Any]:
-    """Return the claim that senergyd measures the energy exactly or marks it as uncertain.
+    """Return the result of one test case as a claim, which is a statement that holds or not.
 
-    The claim concerns one counter range and one reading rate.
+    The statement is: senergyd measures the energy exactly, or marks the energy as uncertain. A test case has
+    one counter range and one reading rate.
     """
     ratio = max((abs(value) for value in row.error.values()), default=1.0)
     known = set(row.error) == set(COMPONENTS)

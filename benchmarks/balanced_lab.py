@@ -50,11 +50,12 @@ Row = dict[str, Any]
 
 @dataclass
 class TrainingRun:
-    """A finished job.
+    """Output and energy of a finished training job on three nodes.
 
     Attributes:
         epochs: lines that the program printed.
-        changes: epoch, step and samples of each change of shares.
+        changes: changes of the division of a batch among the nodes. Each entry has the epoch, the step, and
+            the samples of each node.
         joules: energy of the three nodes in each epoch.
         output: all output.
     """
@@ -79,7 +80,7 @@ class TrainingRun:
 
 
 class TrainingLab:
-    """A lab of three unlike nodes in which training jobs run one after another."""
+    """An emulated cluster of three unequal nodes, in which training jobs run one after another."""
 
     def __init__(self, lab: Lab, place: layout.LabLayout, python: str, folder: Path) -> None:
         self.lab, self.place, self.python, self.folder = lab, place, python, folder
@@ -158,7 +159,9 @@ def training_lab(links: LinkSpec, speeds: Sequence[float], python: str) -> Itera
 
 
 class TrainingRuns:
-    """Runs in a file, one JSON line each. Finished runs are not repeated; labs start when a run needs one.
+    """Training runs of the benchmark, stored in a file with one JSON object per line.
+
+    A run that is stored in the file is not repeated. A lab is started only when a run needs it.
 
     Args:
         path: the file.
@@ -192,12 +195,14 @@ class TrainingRuns:
         speeds: tuple[float, ...],
         run: Callable[[TrainingLab], Row],
     ) -> Row:
-        """Return a stored run, or run it in a lab and store it.
+        """Return a stored run of a training job. If it is not stored, run the job in a lab and store it.
+
+        A lab is a cluster of emulated nodes.
 
         Args:
             name: name of the run, unique for its network and speeds.
             links: network of the lab.
-            speeds: relative speeds of its nodes.
+            speeds: relative speeds of the lab's nodes.
             run: runs the job and returns the values to store.
         """
         rate = "unlimited" if links.bits_per_s is None else f"{links.bits_per_s / 1e6:g} Mb/s"

@@ -27,8 +27,9 @@ SIDES = (0.6, 1.6)
 def network_claims(runs: TrainingRuns) -> Iterator[Claim]:
     """Yield the claims of the benchmark about the number of nodes on which the program trains.
 
-    The first claims compare the number that the program chooses with the best number. The last claims are
-    about the latency above which fewer than three nodes are faster than three.
+    One claim per network compares the number of nodes that the program chooses with the best number. The
+    other claims are about a threshold of the network latency. Above the threshold, a training on one or two
+    nodes is faster than a training on three nodes.
     """
     times: dict[LinkSpec, dict[int, float]] = {}
     for links in NETWORKS:
@@ -65,13 +66,13 @@ def fixed_seconds(runs: TrainingRuns, links: LinkSpec) -> dict[int, float]:
 
 
 def fixed(runs: TrainingRuns, links: LinkSpec, nodes: str, name: str) -> Row:
-    """Return the result of a training run that uses all given nodes."""
+    """Return the result of a training run that always uses all given nodes."""
     arguments = ["--epochs", "4", "--goal", "time", "--all-ranks", *SHORT_STEPS]
     return runs.row(name, links, SPEEDS, lambda lab: lab.run(arguments, nodes).row())
 
 
 def chosen(runs: TrainingRuns, links: LinkSpec) -> Row:
-    """Return the result of the training run in which the balancer decides itself whether ranks pause."""
+    """Return the result of a training run in which ranks may pause, as the balancer decides."""
     arguments = ["--epochs", "6", "--goal", "time", *SHORT_STEPS]
     return runs.row("free choice", links, SPEEDS, lambda lab: lab.run(arguments).row())
 

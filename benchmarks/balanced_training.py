@@ -81,7 +81,7 @@ def _job(arguments: Sequence[str], nodes: str) -> Callable[[TrainingLab], Row]:
 
 
 def interval(values: Sequence[float]) -> str:
-    """Return the mean of the repetitions with the half-width of its 95 % confidence interval."""
+    """Return the mean of repeated measurements and the half-width of its 95 % interval, as text."""
     half = STUDENT_95 * statistics.stdev(values) / math.sqrt(len(values))
     return f"{statistics.fmean(values):.4g} ± {half:.2g}"
 
@@ -89,8 +89,9 @@ def interval(values: Sequence[float]) -> str:
 def share_claims(runs: TrainingRuns, speeds: tuple[float, ...], prefix: str) -> Iterator[Claim]:
     """Yield the checks of the benchmark's targets for a balanced division of the batch.
 
-    The checks compare the time and the energy of balanced training with training with equal shares, with the
-    fast node alone, and with the ideal time. The compared ratios are means over the repetitions.
+    The checks compare the time and the energy of balanced training with three others: training with equal
+    shares, training on the fast node alone, and the ideal time. The compared ratios are means over the
+    repetitions.
     """
     rows = share_runs(runs, speeds)
 
@@ -112,23 +113,23 @@ def share_claims(runs: TrainingRuns, speeds: tuple[float, ...], prefix: str) -> 
 
 
 def shares(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield claims about how the training divides its work among nodes with the default speeds.
+    """Yield claims (comparisons with targets) about the division of the training among the nodes.
 
-    The default speeds are `SPEEDS`.
+    The nodes have the default speeds `SPEEDS`.
     """
     return share_claims(runs, SPEEDS, "")
 
 
 def held_out(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claims of the benchmark for node speeds that were not used to develop the balancer."""
+    """Yield the results of the benchmark for node speeds that were not used to develop the balancer."""
     return share_claims(runs, HELD_OUT_SPEEDS, "held_out_")
 
 
 def capped_node(runs: TrainingRuns) -> Iterator[Claim]:
     """Yield the check that training is rebalanced soon enough after a power cap slows one node.
 
-    The node is capped during the training. The check limits the number of steps until the shares of the
-    nodes are adapted.
+    The cap is set during the training. The slower node must then get fewer samples of each batch. The check
+    limits the number of steps until this has happened.
     """
     row = runs.row("capped fast node", LINKS, SPEEDS, run_with_cap)
     print(f"cap of the fast node: samples {row['before']} before, {row['after']} after", flush=True)

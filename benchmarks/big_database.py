@@ -67,14 +67,15 @@ class FillState:
 
 @contextlib.contextmanager
 def filled_server(folder: Path | None, jobs: int, end: float) -> Iterator[tuple[str, FillState]]:
-    """Run a server with the records of some jobs; yield the location of its database and the state.
+    """Run a database server that contains the records of some jobs.
+
+    Yield the URL of the database and the state of the filling.
 
     Args:
-        folder: directory of the server; None means a temporary directory. The database in this
-            directory is kept. If an earlier run has filled the database, its jobs are used and
-            `jobs` is ignored. If an earlier run was interrupted while it created indexes, the
-            creation of indexes is continued. If it was interrupted before, the database is filled
-            from the start.
+        folder: directory of the server; None means a temporary directory. The database in this directory is
+            kept. If an earlier run has filled the database, its jobs are used and `jobs` is ignored. If an
+            earlier run was interrupted while it created indexes, the creation of indexes is continued. If an
+            earlier run was interrupted while it stored jobs, the database is filled again from the start.
         jobs: number of jobs.
         end: Unix time at which the last job ends.
     """

@@ -1,12 +1,14 @@
-"""Benchmark of power budgets: one control cycle, a simulated week, and the lab of `budget_lab`.
+"""Benchmark of power budgets: a control cycle, a simulated week, and a cluster of emulated nodes.
 
 The control cycle and the week are measured with 10,000 nodes. The week has random jobs on CPU and GPU nodes.
 The power budget is between 45 and 80 % of the sum of the maximum power. The benchmark simulates the week
 twice with the same limits over time. In the first simulation, the controller knows future limits. In the
 second simulation, the limit is a signal whose future the controller does not know. A decision takes effect
-one control period (5 s) later. Every second of the week counts.
+one control period (5 s) later. Every second of the week is checked. The runs on emulated nodes are those of
+`budget_lab`.
 
-Each claim is printed as soon as it is known. Progress goes to standard error.
+Each claim (a result compared with its target) is printed as soon as it is known. Progress goes to standard
+error.
 """
 
 from __future__ import annotations
@@ -290,7 +292,7 @@ def node_kinds(nodes: int) -> list[NodeKind]:
 
 
 def max_watts(kinds: list[NodeKind]) -> float:
-    """Return the power of the cluster if every unit draws its maximum."""
+    """Return the power of the cluster if every unit (CPU or GPU) draws its maximum."""
     units = (CPU_UNIT, GPU_UNIT)
     return sum(
         kind.nodes * (kind.idle_watts + kind.units * (unit.max_watts - kind.unit_idle_watts))

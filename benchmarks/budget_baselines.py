@@ -158,12 +158,13 @@ def equal_caps(models: Mapping[str, RealtimeModel], limit_watts: float) -> dict[
 class CrayBalancer:
     """The algorithm of Slurm's plugin power/cray_aries with three improvements; see `CrayPlugin`.
 
-    - The balancer balances at once when the limit changes.
-    - The balancer keeps room for the lowest caps of the nodes of recent jobs. Without the first
-      two improvements, the plugin exceeds its limit.
-    - The balancer first raises the caps of nodes with little room to rise. These nodes then leave
-      unused power to other nodes. The plugin raises caps in the order of the nodes. Power that the last
-      nodes cannot use then stays unused.
+    - When the limit of the cluster changes, the power is distributed at once. The plugin waits for
+      its next interval.
+    - A new job needs at least the lowest cap of its nodes. Power for these caps is kept free.
+      Without the first two improvements, the power exceeds the limit.
+    - Nodes whose caps can rise only a little are raised first. The power that they do not use then
+      goes to other nodes. The plugin raises caps in the order of the nodes. Power that the last nodes cannot
+      use then stays unused.
 
     Attributes:
         caps: cap of each node; empty before the first tick.
@@ -269,10 +270,17 @@ class CrayBalancer:
 
 
 def is_feasible(cpu: NodeProfile, gpu: NodeProfile, share: float) -> bool:
-    """Return whether all methods can keep the power limit on nodes with these two profiles.
+    """Return whether hardware is suitable for the comparison of methods that keep a power limit.
 
-    The cluster has equal numbers of both kinds of nodes. The limit is `share` times the nameplate power. The
-    baselines start every job. On hardware that fails this check, they would exceed the limit.
+    The cluster of the comparison has equal numbers of CPU nodes and GPU nodes. The power limit is `share`
+    times the sum of the nodes' nameplate (maximum) power. The hardware is suitable if the limit exceeds the
+    lowest power to which the nodes can be limited, and clearly exceeds their idle power. Otherwise the
+    baseline methods, which start every job, would exceed the limit.
+
+    Args:
+        cpu: profile of the CPU nodes.
+        gpu: profile of the GPU nodes.
+        share: power limit as a fraction of the nameplate power.
     """
     low = sum(node_range(profile).min_watts for profile in (cpu, gpu))
     limit = share * sum(nameplate_watts(profile) for profile in (cpu, gpu))

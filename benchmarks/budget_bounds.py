@@ -81,13 +81,14 @@ class NodeSetting:
 
 
 class ClairvoyantCaps:
-    """Upper bound for methods that keep a budget: the limits that give the greatest sum of speeds.
+    """Ideal reference for methods that keep a power budget: no method can do better.
 
-    The limits are chosen with perfect knowledge of the nodes and jobs.
+    It sets the power limits that give the greatest sum of speeds. It has perfect knowledge of the nodes and
+    jobs.
 
     Args:
         models: models of the nodes by name.
-        limit_watts: limit of the cluster as a function of time.
+        limit_watts: power limit of the cluster as a function of time.
     """
 
     def __init__(self, models: Mapping[str, RealtimeModel], limit_watts: Callable[[float], float]) -> None:
@@ -114,7 +115,11 @@ class ClairvoyantCaps:
         self._due_s = float("-inf")
 
     def tick(self, now_s: float) -> None:
-        """Distribute the power once per interval, and one second before the limit is lowered."""
+        """Set power limits on the nodes so that the cluster keeps its limit, if this is due.
+
+        The power is distributed once per interval, and additionally one second before the limit of the
+        cluster is lowered.
+        """
         limit = min(self._limit_watts(now_s), self._limit_watts(now_s + 1.0))
         if now_s < self._due_s and limit == self._limit:
             return
@@ -154,9 +159,10 @@ class ClairvoyantCaps:
 
 
 def efficient_settings(truth: SteadyState, phases: Sequence[KernelPhase]) -> list[NodeSetting]:
-    """Return the settings of a node that have the highest mean speed at their power, by power.
+    """Return the power settings of a node that are worth using, in ascending order of their power.
 
-    In a plot of speed over power, these settings form the concave envelope of all settings.
+    In a plot of speed over power, these settings lie on the concave envelope of all settings. For the power
+    that such a setting needs, no mixture of other settings is faster on average.
     """
     counts = Counter(phases)
     full_s = sum(count * truth.phase(UNTUNED, phase).seconds for phase, count in counts.items())

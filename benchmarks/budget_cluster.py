@@ -50,7 +50,7 @@ def agent(folder: Path, name: str, profile: str, clock: ModelClock) -> VirtualNo
 
 
 def budget_of(profiles: dict[str, NodeProfile], start_s: float) -> Callable[[float], float]:
-    """Return the power budget as a function: time of the model in seconds to watts."""
+    """Return a function that maps the time of the model in seconds to the power budget in watts."""
     total = sum(count * nameplate_watts(profiles[partition]) for partition, count in NODES.items())
 
     def limit_watts(now_s: float) -> float:

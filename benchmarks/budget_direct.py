@@ -1,8 +1,9 @@
-"""Nodes of the budget lab whose agents access the model directly instead of emulated files.
+"""Fast emulated nodes for the benchmark `budget_lab`, which compares power budgets.
 
-The agents report and act as `agent.budget.NodeBudget` does for jobs that use whole nodes. They
-have no journal, leases and faults. They are six times as fast as the agents of the product.
-The budget decisions come from the code of the product.
+The agents of these nodes access the hardware model directly instead of emulated files. They report and act
+as `agent.budget.NodeBudget` does for jobs that use whole nodes. They have no journal and no leases, and no
+faults are emulated. They are six times as fast as the agents of the product. The budget decisions come from
+the code of the product.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ class DirectNode(BareNode):
 
     @property
     def manager(self) -> DirectNode:
-        """The job manager of the agent. A direct node is its own job manager."""
+        """The job manager of this node, which is this object itself.
+
+        Nodes with a real agent have a separate job manager.
+        """
         return self
 
     @property
@@ -132,7 +136,8 @@ class DirectNode(BareNode):
     def end(self, job_id: int) -> None:
         """End a job on the node.
 
-        After the last job, each ceiling of a power limit falls to the minimum, unless it is at the maximum.
+        When the last job has ended, the ceiling (upper bound of the power limit) of each device falls to the
+        minimum. A ceiling that is at the device's maximum stays there.
         """
         self._job_ids, self.wants_poll = tuple(one for one in self._job_ids if one != job_id), True
         for name, device in self._devices.items() if not self._job_ids else ():

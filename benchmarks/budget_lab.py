@@ -1,12 +1,12 @@
 """Power budgets on a lab of 8 emulated nodes, four with GPUs, and 30 minutes of arriving jobs.
 
-The budget of the cluster is 60 % of the sum of the thermal design powers for 10 minutes, then
-45 %, then 80 %. The power is the power of whole nodes, including memory, fans and losses. It
-is the emulator's true power at 10 Hz.
+The benchmark compares methods that keep the power of the cluster within a budget. The budget is 60 % of the
+sum of the thermal design powers for 10 minutes, then 45 %, then 80 %. The power is the power of whole nodes,
+including memory, fans and losses. It is the emulator's true power at 10 Hz.
 
-A seed determines hardware and jobs. The hardware is drawn at random such that equal caps can
-keep the lowest limit. The jobs use one or two whole nodes. They run the lab's kernels and
-programs for 1 to 7 minutes at full speed. The site has run each program before, so the
+A seed determines hardware and jobs. The hardware is drawn at random. Only hardware is used with which equal
+caps on all nodes can keep the lowest limit of the budget. The jobs use one or two whole nodes. They run the
+lab's kernels and programs for 1 to 7 minutes at full speed. The site has run each program before, so the
 program's power and its response to limits are known. With `--blind` they are unknown.
 
 These methods keep the budget:
@@ -18,35 +18,34 @@ These methods keep the budget:
 - `cray improved`: the plugin's algorithm with three improvements
   (`budget_baselines.CrayBalancer`).
 - `equal watts kept`, `equal share kept`, `cray kept`, `cray improved kept`: the same methods
-  with a lower limit. The limit is multiplied by a constant factor so that the power stays
-  within the limit of the budget, except for 5 s after a step of the budget.
+  with a lower limit. The limit is multiplied by a constant factor so that the power stays within the limit
+  of the budget, except for 5 s after a step of the budget.
 - `budget`: the job managers of senergyd on every node and the decisions of senergyctld, on a
-  virtual clock. With `--direct` the agents read and write the model directly
-  (`budget_direct.py`), which is six times as fast.
+  virtual clock. With `--direct` the agents read and write the model directly (`budget_direct.py`), which is
+  six times as fast.
 
-With all these methods the jobs start in the order of their submission, with backfill. One more
-method also decides which jobs start, as the suite does at a site:
+With all these methods the jobs start in the order of their submission, with backfill. One more method also
+decides which jobs start, as slurm-energy does at a site:
 
-- `suite`: `budget`, with the queue in the order of the product's scheduling policy `lean`
-  (`--policy`).
+- `suite`: like `budget`, but the queue is in the order of the scheduling policy `lean` of
+  slurm-energy (`--policy` selects another policy).
 
-`suite` predicts the power of a job from earlier runs of the program. Jobs that have waited for
-`--bound` seconds come first. A comparison of `suite` with `cray` shows the effect of order and
-distribution together. A comparison of `budget` with `cray` shows the effect of the
-distribution alone. `--methods "cray ordered,cray improved ordered"` gives Cray's algorithm the
-same order as `suite`.
+`suite` predicts the power of a job from earlier runs of the program. Jobs that have waited for `--bound`
+seconds come first. A comparison of `suite` with `cray` shows the effect of order and distribution together.
+A comparison of `budget` with `cray` shows the effect of the distribution alone. With `--methods "cray
+ordered,cray improved ordered"`, Cray's algorithm uses the same order of jobs as `suite`.
 
-Further methods run only if `--methods` names them. `clairvoyant` and `unlimited` are bounds on
-the gain of any distribution (`budget_bounds.py`): `clairvoyant` knows every program,
-`unlimited` has no limit. `clairvoyant ordered` starts jobs like `suite`.
+Further methods run only if `--methods` names them. `clairvoyant` and `unlimited` are bounds on the gain of
+any distribution (`budget_bounds.py`): `clairvoyant` knows every program, `unlimited` has no limit.
+`clairvoyant ordered` starts jobs like `suite`.
 
-Jobs arrive faster than the nodes can run them, so arrivals do not limit the throughput. Under
-the baselines every job starts as soon as nodes are free. Under slurm-energy a job also waits
-for power, as with the product's default `admission = "licenses"`. `--no-admission` switches
-this wait off.
+Jobs arrive faster than the nodes can run them, so arrivals do not limit the throughput. With the methods
+outside slurm-energy, every job starts as soon as nodes are free. With the methods of slurm-energy, a job
+also waits for power, as with the product's default `admission = "licenses"`. `--no-admission` switches this
+wait off.
 
-Throughput is completed work per time, in node-seconds at full speed. Running jobs count with
-their completed part. The energy-delay product is energy times time per unit of work squared.
+Throughput is completed work per time, in node-seconds at full speed. Running jobs count with their completed
+part. The energy-delay product is energy times time per unit of work squared.
 """
 
 from __future__ import annotations
@@ -115,11 +114,11 @@ class LabOptions:
     """Options of a run of the benchmark of power budgets.
 
     Attributes:
-        load: arriving work per node-second.
-        blind: run without a history of the programs.
+        load: work that arrives per node and second.
+        blind: the methods start without a history of the programs.
         admission: start only jobs that fit in the budget, as with Slurm licenses.
         direct: use agents without emulated files.
-        policy: scheduling policy of the compared method `suite`.
+        policy: scheduling policy under the method `suite`, which also orders the queue.
         bound_s: maximum waiting time of jobs under the method `suite`, in seconds.
     """
 
@@ -214,8 +213,9 @@ def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
 def judge(seed: int, method: str, options: LabOptions) -> LabResult:
     """Run one control method with one random seed, and return its result.
 
-    A method whose name ends with `KEPT` is run again with a lower limit, as long as the power exceeds the
-    limit of the budget and a lower limit helps.
+    A method whose name ends with `KEPT` must keep the power within the budget. If its power exceeds the
+    budget, it is run again with a lower limit. The repetitions end when the power stays within the budget,
+    or when a lower limit no longer shortens the time above the budget.
     """
     result = judge_once(seed, method, options, 1.0)
     above_s = math.inf
@@ -302,7 +302,10 @@ def run_lab(
 def bare_manager(
     method: str, models: dict[str, RealtimeModel], limit_watts: Callable[[float], float]
 ) -> PowerManager:
-    """Return the power manager for a power-limiting method that needs no senergyd on the nodes."""
+    """Return the object that controls the nodes' power for a method that works without senergyd.
+
+    Examples are equal caps and the algorithm of Cray's plugin.
+    """
     if method == "unlimited":
         return UnlimitedPower()
     if method == "clairvoyant":

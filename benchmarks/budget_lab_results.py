@@ -1,6 +1,7 @@
-"""Results of the budget benchmark in the lab.
+"""Results of the power-budget benchmark on emulated nodes (the lab).
 
-The module computes a table, the ratios between methods, and the claims about the results.
+The module computes a table of the results and the ratios between the methods. It also tests the statements
+(claims) that the benchmark makes about the methods.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ class LabResult:
 def ratio(
     results: Sequence[LabResult], method: str, value: Callable[[LabResult], float], of: str = "budget"
 ) -> float:
-    """Return the geometric mean, over the seeds, of the ratio between two methods.
+    """Return the factor by which a value of two control methods differs, averaged over the seeds.
 
-    The ratio is the value of method `of` divided by the value of method `method`.
+    For each seed, the value of method `of` is divided by the value of method `method`. The result is the
+    geometric mean of these quotients.
     """
     own = {item.seed: value(item) for item in results if item.method == of}
     logs = [math.log(own[i.seed] / value(i)) for i in results if i.method == method and i.seed in own]

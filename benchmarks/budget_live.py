@@ -1,12 +1,14 @@
-"""Benchmark of a power budget on a lab of 8 emulated nodes with real Slurm daemons.
+"""Benchmark of a power budget on 8 emulated nodes (a lab) with real Slurm daemons.
 
-Jobs arrive for 30 minutes. The lab has four nodes with CPUs only and four with eight GPUs each. The budget
-is a calendar file. It is 60 % of the sum of the thermal design powers for the first third of the time, then
-45 %, then 80 %. Jobs start within Slurm licenses. The emulator's true power of all nodes is read ten times
-per second. Jobs are kernels of the lab, submitted with sbatch.
+Jobs arrive for 30 minutes. Four nodes have only CPUs, and four nodes have eight GPUs each. The power limit
+of the budget comes from a calendar file. It is 60 % of the sum of the thermal design powers for the first
+third of the time, 45 % for the second third, and 80 % for the last third. A job starts only when enough
+Slurm licenses are free for its power. The emulator's true power of all nodes is read ten times per second.
+The jobs run synthetic compute kernels on the emulated devices, and are submitted with sbatch.
 
-The program prints the seconds above the limit and the jobs by state, and `CLAIM` lines. The files of the run
-stay in --out: power.csv (seconds, watts, limit) and jobs.json. It needs root.
+The program prints the number of jobs by state, and one `CLAIM` line for each result that is compared with a
+target. These results are the seconds above the limit and the number of killed jobs. The files of the run
+stay in --out: power.csv (seconds, watts, limit) and jobs.json. The program needs root.
 """
 
 from __future__ import annotations
@@ -145,7 +147,10 @@ def claims(rows: list[tuple[float, float, float]], seconds: float, counts: Count
 
 
 def enforce(lab: Lab, calendar: Path, steps: list[tuple[float, float]]) -> None:
-    """Let senergyctld keep the limits of a calendar."""
+    """Configure senergyctld of the lab to keep a power budget whose limits change over time.
+
+    The function writes the limits to a calendar file and enforces them.
+    """
     path = lab.layout.root / calendar.name
     rows = [(f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}Z", total_watts() * s) for at, s in steps]
     with path.open("w", newline="") as file:
@@ -155,7 +160,13 @@ def enforce(lab: Lab, calendar: Path, steps: list[tuple[float, float]]) -> None:
 
 
 def limit_at(steps: list[tuple[float, float]], at: float) -> float:
-    """Return the limit at a Unix time."""
+    """Return the power limit of the benchmark's budget in watts at a Unix time.
+
+    Args:
+        steps: begin of each part of the run in Unix seconds, and the limit in this part as a fraction of the
+            sum of the thermal design powers.
+        at: Unix time.
+    """
     return total_watts() * next(share for begin_s, share in reversed(steps) if at >= begin_s)
 
 

@@ -123,9 +123,9 @@ def promise(run: BudgetRun) -> str:
 
 
 def floors_hold(run: BudgetRun) -> bool:
-    """Return whether every job is killed at its time limit.
+    """Return whether every job of a simulated run is killed at its time limit.
 
-    If so, it is sufficient to check the power floors (lowest power limits) when a job starts.
+    In such a run, it is sufficient to check the power floors (lowest power limits) when a job starts.
     """
     return run.settings.kill_at_limit and not np.any(np.isnan(run.jobs.time_limit_s))
 
@@ -290,9 +290,9 @@ def drawn_shapes(random: np.random.Generator, kinds: Sequence[NodeKind], count: 
 
 
 def drawn_budget(random: np.random.Generator, idle_watts: float) -> StepFunction:
-    """Return a random power budget with up to six steps.
+    """Return a random power budget that has one to six constant values, one after another.
 
-    In one of five cases, the budget falls below the power of idle nodes.
+    In one of five cases, the budget may fall below the power of the idle nodes.
     """
     count = int(random.integers(1, 7))
     times = np.concatenate([[0.0], np.sort(random.choice(np.arange(1, 400), count - 1, replace=False))])

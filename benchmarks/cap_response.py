@@ -44,14 +44,14 @@ GRID = tuple(
 
 
 class Pair(NamedTuple):
-    """Measured watts and times of one program configuration under two power caps.
+    """Two measured rows of one program configuration, each under another power cap.
 
     The second row is compared with its prediction from the first row.
 
     Attributes:
         watts: measured watts of the first row.
         before: cap of the first row.
-        after: cap of the second row, which is predicted.
+        after: cap of the second row.
         time_ratio: measured time of the second row, divided by the measured time of the first row.
         measured_watts: measured watts of the second row.
     """
@@ -130,7 +130,10 @@ def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tup
 
 
 def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
-    """Return the mean errors of time and watts of the trivial prediction that a cap changes nothing."""
+    """Return the mean errors of the trivial prediction that a power cap has no effect.
+
+    The first value is the error of the time, the second value is the error of the watts.
+    """
     return (
         fmean(abs(math.log(row.time_ratio)) for row in rows),
         fmean(abs(row.watts / row.measured_watts - 1) for row in rows),

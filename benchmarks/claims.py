@@ -27,7 +27,10 @@ def at_most(name: str, ratio: float, most: float) -> Claim:
 
 
 def at_least(name: str, ratio: float, least: float) -> Claim:
-    """Return the claim of a benchmark that `ratio` is at least `least`."""
+    """Return a benchmark result (claim) with the target that `ratio` is at least `least`.
+
+    The claim states whether the target is reached.
+    """
     return claim(name, ratio, f">={least:g}", ratio >= least)
 
 

@@ -3,14 +3,15 @@
 The two clusters share one slurmdbd. Time passes 180 times as fast: an hour of prices lasts 20 s. Half of the
 jobs belong to each cluster, their home cluster. The benchmark submits all jobs three times at the login
 nodes of their home clusters. The first time, each job runs on its home cluster. The second time, the jobs go
-to the two clusters in turn. The third time, `senergy where --submit` chooses the cluster of each job.
-Claims: the choices equal the choices of the simulation, the cost is not above the simulated cost, and the
-cost is lower than in the first and the second time.
+to the two clusters in turn. The third time, `senergy where --submit` chooses the cluster of each job. The
+benchmark checks three claims about the third time. The choices of clusters equal those in the simulation.
+The cost is not above the simulated cost. The cost is lower than in the first and the second time.
 
-Then slurmctld and senergyctld of the cheaper cluster are killed. Claims: the other cluster accepts jobs in
-bounded time, these jobs start, and `senergy where` chooses the killed cluster again after its return.
+Then slurmctld and senergyctld of the cheaper cluster are killed. The benchmark checks that the other cluster
+accepts jobs in bounded time, that these jobs start, and that `senergy where` chooses the killed cluster
+again after its return.
 
-Needs root, munge and MariaDB.
+The benchmark needs root, munge and MariaDB.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class TwoZones:
         time.sleep(max(0.0, self.origin_s - time.time()))
 
     def wait_for_controllers(self) -> None:
-        """Wait until each cluster knows the other one."""
+        """Wait until the controller of each cluster can reach the controllers of all clusters."""
         for cluster in self.clusters.values():
             self.group.wait_for(lambda c=cluster: self.knows_all(c), f"senergyctld of {cluster.name}")
 
@@ -118,7 +119,11 @@ class TwoZones:
         return path
 
     def submit(self, job: Any, rule: str, number: int) -> Json:
-        """Submit a job at its home; return its cluster, its id and the duration of the submission."""
+        """Submit a job at the login node of its home cluster.
+
+        The rule chooses the cluster on which the job runs. Return this cluster, the job id and the duration
+        of the submission.
+        """
         home, began_s = self.clusters[job.home], time.monotonic()
         options = f"-n1 -c{job.cpus} -t{job.minutes} -o/dev/null"
         script = str(self.script(job.sleep_s))
@@ -275,9 +280,10 @@ def number(text: str, key: str) -> float:
 
 
 def simulated_runs(jobs: Sequence[Any], live: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
-    """Simulate the benchmark with each rule that chooses a cluster for a job.
+    """Simulate the benchmark once with each rule that chooses a cluster for a job.
 
-    The entry `same choices` is a simulation in which the jobs run on the clusters of the live run.
+    The entry `same choices` of the result is a further simulation. In it, each job runs on the cluster that
+    the rule `cheapest` chose in the live run.
     """
     from live.clusters import simulate
 
@@ -291,7 +297,10 @@ def simulated_runs(jobs: Sequence[Any], live: Mapping[str, Any], values: Mapping
 
 
 def evaluate(jobs: Sequence[Any], live: Mapping[str, Any], simulated: Mapping[str, Any]) -> list[Claim]:
-    """Print the table of the results, and return the checks of the targets for the chosen clusters."""
+    """Print a table that compares the rules by which jobs choose a cluster, and return the checks.
+
+    The checks compare the results with the targets of the benchmark.
+    """
     print("| rule | jobs elsewhere | cost, live | cost, simulated | mean wait, live | simulated |")
     print("|---|---|---|---|---|---|")
     costs: dict[str, tuple[float, float]] = {}
@@ -336,7 +345,10 @@ def mean_wait(jobs: Sequence[Any], rows: Sequence[Json]) -> float:
 
 
 def evaluate_kill(result: Mapping[str, Any]) -> list[Claim]:
-    """Print the results after the controllers of a cluster were killed, and return claims about them."""
+    """Print the results after the controllers of a cluster were killed.
+
+    Return them as claims, which are results that are compared with a target.
+    """
     print("| state | cluster of the job | submission |\n|---|---|---|")
     for name, value in result.items():
         for one in value if isinstance(value, list) else [value] if isinstance(value, dict) else []:

@@ -69,7 +69,9 @@ class PluginNode:
 
 
 def rebalance(nodes: Sequence[PluginNode], cap_watts: int, now_s: float) -> None:
-    """Set `new_cap_watts` of all nodes.
+    """Compute the new power caps of all nodes as Slurm's plugin power/cray_aries does.
+
+    The caps are stored in the attribute `new_cap_watts` of the nodes.
 
     Args:
         nodes: the nodes in Slurm's order.
@@ -91,10 +93,11 @@ def rebalance(nodes: Sequence[PluginNode], cap_watts: int, now_s: float) -> None
 
 
 def _first_cap(node: PluginNode, recent_s: float) -> int:
-    """Set the new cap of a node in the first step of a round, if the node needs no more power.
+    """Set the new power cap of a node in the first step of the algorithm.
 
-    The new cap of all other nodes is set to 0. Return the power to reserve for the node. It is the minimum
-    power of the node if the node needs more power, otherwise 0.
+    A node that draws little power gets a lower cap. A node that draws somewhat less than its cap keeps the
+    cap. Any other node needs more power, or a new job has started on it. The new cap of such a node is set
+    to 0. Return the power to reserve for the node: its minimum power if it needs more power, otherwise 0.
     """
     node.new_cap_watts = 0
     if node.new_job_s >= recent_s or not node.cap_watts or not node.current_watts:

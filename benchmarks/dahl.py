@@ -72,9 +72,10 @@ Run = dict[str, Any]
 
 
 def main() -> int:
-    """Complete the missing runs in the folder, then print the result tables and publish the results.
+    """Execute the benchmark runs that the folder does not contain yet, and publish all results.
 
-    With `--page`, only write the tables of the stored runs into that page.
+    The result tables are also printed. With `--page`, nothing is executed: the function only writes the
+    tables of the stored runs into the given page.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", type=Path, required=True, help="folder of the runs")

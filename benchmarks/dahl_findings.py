@@ -133,7 +133,8 @@ def _best_depends_on_size(results: Results) -> Finding:
 def _is_better(results: Results, scale: Scale, cell: Cell, other: Cell) -> bool:
     """Return whether one configuration needs significantly less energy than another one.
 
-    Both are compared at the same scale. The difference must exceed the 95 % confidence interval.
+    Both are compared for the same image size (`scale`). The difference must exceed the 95 % confidence
+    interval.
     """
     one, two = (results.cell(scale, entry.cores, entry.config) for entry in (cell, other))
     return one is not None and two is not None and one.is_less(two, "joules")

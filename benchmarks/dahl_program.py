@@ -1,10 +1,12 @@
 """Program that trains the CNN of DAHL, section 4, on random images, for the benchmark dahl.py.
 
 Each line of standard input describes one training. It is a JSON object with `config`, `height`, `width`,
-`batch`, `samples`, `seed` and `dtype`. The program answers each line with a line of JSON: seconds and CPU
-seconds of one epoch after a first batch, joules, threads, the last loss, and with `float64` all losses. Each
-training runs in a new process, which is forked after PyTorch is loaded. A training therefore inherits no
-threads of another training. The program needs PyTorch, and for `taskgraph` the package slurm_energy with
+`batch`, `samples`, `seed` and `dtype`. The program answers each line with a line of JSON. The answer states
+the seconds, CPU seconds and joules of one epoch after a first batch, the number of threads, the last loss,
+and with `float64` all losses.
+
+Each training runs in a new process, which is forked after PyTorch is loaded. A training therefore inherits
+no threads of another training. The program needs PyTorch, and for `taskgraph` the package slurm_energy with
 StarPU.
 """
 
@@ -171,7 +173,10 @@ def _train_taskgraph(run: dict[str, Any], images: Any, labels: Any) -> dict[str,
 
 
 def _losses(run: dict[str, Any], losses: Any) -> dict[str, Any]:
-    """Return the last loss of a training, and all its losses if the training computes in float64."""
+    """Return the last loss of a training run.
+
+    If the training run computes in float64, the result also contains all its losses.
+    """
     values = [float(loss) for loss in losses]
     return {"loss": values[-1]} | ({"losses": values} if run["dtype"] == "float64" else {})
 

@@ -26,7 +26,9 @@ Scale = tuple[int, int]
 
 @dataclass(frozen=True)
 class Cell:
-    """Repeated runs of one configuration at one scale, batch size and number of cores.
+    """Repeated runs of one configuration of the training program with the same parameters.
+
+    The parameters are the size of the images (scale), the batch size and the number of cores.
 
     Attributes:
         config: configuration.
@@ -39,7 +41,7 @@ class Cell:
     values: Mapping[str, tuple[float, ...]]
 
     def mean(self, metric: str) -> float:
-        """Return the mean of a metric."""
+        """Return the mean of a metric over the repeated runs, per 1000 images."""
         return fmean(self.values[metric])
 
     def is_less(self, other: Cell, metric: str) -> bool:
@@ -84,9 +86,10 @@ class Results:
         self.scales = sorted({key[0] for key in groups if key[1] == self.batch})
 
     def cell(self, scale: Scale, cores: int, config: str, batch: int | None = None) -> Cell | None:
-        """Return the runs of one configuration at one scale, batch size and number of cores.
+        """Return the runs of one configuration with one image size, batch size and number of cores.
 
-        Return None if there are no such runs. The default of `batch` is the batch size of most runs.
+        Return None if there are no such runs. `scale` is the height and width of the images. The default of
+        `batch` is the batch size of most runs.
         """
         return self._cells.get((scale, self.batch if batch is None else batch, cores, config))
 
@@ -96,7 +99,10 @@ class Results:
         return [cell for cell in cells if cell is not None]
 
     def batches(self, scale: Scale, cores: int) -> list[int]:
-        """Return the batch sizes measured at a scale with a number of cores, in ascending order."""
+        """Return the batch sizes that were measured with one image size and one number of cores.
+
+        The batch sizes are in ascending order. `scale` is the height and width of the images.
+        """
         return sorted({key[1] for key in self._cells if (key[0], key[2]) == (scale, cores)})
 
 

@@ -66,7 +66,10 @@ FIRST_SEED = 11
 
 @dataclass(frozen=True)
 class Market:
-    """Series of electricity prices or carbon intensities, and the times of its simulated part."""
+    """Series of electricity prices or carbon intensities for the benchmark.
+
+    The class also states which part of the series is simulated.
+    """
 
     name: str
     signal: SignalName
@@ -76,7 +79,7 @@ class Market:
     utc_offset_s: float
 
     def feed(self, mode: ForecastMode) -> SignalFeed:
-        """Return the market's signals for the simulator.
+        """Return the prices or carbon intensities of the market in the form that the simulator reads.
 
         Time 0 is the start of the simulated part of the year. Earlier values are the history for forecasts.
         """
@@ -138,7 +141,10 @@ def market(data: Path, name: str, part: str, days: float) -> Market:
 
 
 def jobs(seconds: float, slack_hours: float, seed: int = 1, load: float = 0.5, **columns: Any) -> Workload:
-    """Return jobs that keep the given share of the nodes busy, all with the same slack."""
+    """Return random jobs that keep the fraction `load` of the nodes busy.
+
+    All jobs have the same slack (permitted delay), `slack_hours`.
+    """
     random = np.random.default_rng(seed)
     count = int(load * seconds * NODES / (2.5 * 4.6 * HOUR_S))
     seconds_to_submit = seconds - 3 * DAY_S
@@ -305,10 +311,11 @@ def band_share(result: SimulationResult, market: Market, price: float) -> float:
 
 
 def rejections(markets: list[Market]) -> Iterator[dict[str, Any]]:
-    """Simulate the admission of jobs to time slots, in the order of their arrival.
+    """Simulate the admission of jobs to time slots; a job without a possible slot is rejected.
 
-    A job gets its cheapest slot with room, or is rejected. Yield the rejected share and the cost ratio, for
-    each market and each length of slack.
+    The jobs are considered in the order of their arrival. A job gets the cheapest time slot with enough free
+    resources. Yield the share of rejected jobs and the cost ratio for each electricity market and each
+    length of the slack (the permitted delay).
     """
     for one in markets:
         seconds = min(one.end_s - one.begin_s, 30 * DAY_S)

@@ -96,7 +96,10 @@ class DeferralLab:
         return done.stdout
 
     def configure(self, policy_name: str) -> None:
-        """Write prices that begin now, and the deferral policy; reload senergyctld."""
+        """Write electricity prices that begin now, and a configuration with the given deferral policy.
+
+        Then make senergyctld reload its configuration.
+        """
         self.origin_s = float(int(time.time()) + 4)
         rows = [
             f"{self.origin_s + hour * HOUR_S:.3f},{self._day[hour % len(self._day)]}\n"
@@ -162,9 +165,9 @@ class DeferralLab:
         }
 
     def plans(self, job_id: int) -> list[Json]:
-        """Return the decisions about a job from the audit trail of the deferral.
+        """Return the decisions of the deferral about one job, as `senergy job` reports them.
 
-        Their times are in seconds since the start of the benchmark's run.
+        The times of the decisions are in seconds since the start of the benchmark's run.
         """
         job = json.loads(self.call("senergy", "job", "--json", str(job_id)))["jobs"][0]
         return [
@@ -198,7 +201,7 @@ class DeferralLab:
 
 @contextmanager
 def running_lab(day: Sequence[float]) -> Iterator[DeferralLab]:
-    """Run a lab cluster for the deferral benchmark, and yield it."""
+    """Run an emulated cluster (lab) for the deferral benchmark, and yield it."""
     root = tempfile.mkdtemp(prefix="senergy-defer-", dir="/var/tmp")
     lab_layout = layout.locate_lab(root)
     prices = Path(tempfile.mkdtemp(prefix="senergy-prices-", dir="/var/tmp")) / "prices.csv"

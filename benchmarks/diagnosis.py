@@ -225,9 +225,15 @@ def respond(connection: socket.socket) -> None:
 
 
 def run_pairs(variant: str, length_ms: int, seconds: float, seed: int) -> list[Pair]:
-    """Run the training in pairs of blocks, one without and one with a variant of the instrumentation.
+    """Run the training in pairs of blocks: one block without and one block with instrumentation.
 
-    Return the seconds per step of each pair.
+    Return the seconds per step of both blocks of each pair.
+
+    Args:
+        variant: kind of the instrumentation.
+        length_ms: length of a training step in ms.
+        seconds: approximate duration of the whole measurement.
+        seed: seed of the random order within the pairs.
     """
     training = Training(length_ms)
     training.calibrate()
@@ -261,11 +267,11 @@ def run_pairs(variant: str, length_ms: int, seconds: float, seed: int) -> list[P
 
 
 def double_intervals(length_ms: int) -> None:
-    """Double all time intervals of the recorder's periodic work.
+    """Double all intervals at which the recorder of training steps does its periodic work.
 
-    The benchmark runs half of the steps without the recorder. With the doubled intervals, the recorder works
-    as often per recorded step as in a normal program. If steps are short, no step counts as a long step,
-    because the measured time would include the preceding steps without the recorder.
+    The benchmark runs only half of the steps with the recorder. With the doubled intervals, the recorder
+    works as often per recorded step as in a normal program. If steps are short, no step counts as a long
+    step, because its measured time would include the preceding steps without the recorder.
     """
     from slurm_energy.profiling import loop_report, progress, step_recorder, torch_phases
 
@@ -300,11 +306,11 @@ def per_step(start: tuple[float, float], count: int) -> tuple[float, float]:
 
 
 def own_time_us(length_ms: int, seconds: float) -> float:
-    """Return the microseconds per step that a watched training spends in the recorder.
+    """Return the microseconds per training step that the recorder of step times itself takes.
 
-    For each function of the recorder, the result includes its median duration times its calls per
-    step. The median is used because other programs interrupt some calls. The time between the end
-    of one loop body and the start of the next is spent in the loop itself.
+    For each function of the recorder, the result includes its median duration times its calls per step. The
+    median is used because other programs interrupt some calls. The time between the end of one loop body and
+    the start of the next is spent in the loop itself.
     """
     import slurm_energy
     from slurm_energy.profiling.loop_report import LoopReport

@@ -25,7 +25,10 @@ from slurm_energy_lab.diagnosis_corpus.unusual import UNUSUAL_HEALTHY, UNUSUAL_P
 
 
 def report(name: str, half: Iterable[Result]) -> list[Claim]:
-    """Print a table of the diagnosis results for one range of seeds, and return claims about it."""
+    """Print a table of the diagnosis results for one range of seeds, and compare them with targets.
+
+    Return the results of the comparisons (claims).
+    """
     right, total = Counter[str](), Counter[str]()
     wrong: dict[str, Counter[str]] = {}
     planted, healthy = [0, 0], [0, 0]

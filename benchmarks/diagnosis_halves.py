@@ -1,6 +1,7 @@
-"""Sets of parameters (halves) for the test programs of diagnosis_programs.py.
+"""Parameters for the test programs of the diagnosis benchmark (diagnosis_programs.py).
 
-The halves differ in the model, the batch size and the strength of the planted causes.
+Each test program wastes time for a known cause. There are several sets of parameters, which are called
+halves. They differ in the model, the batch size and the strength of the causes.
 """
 
 from __future__ import annotations

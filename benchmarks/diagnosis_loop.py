@@ -108,9 +108,10 @@ def needed_gpus(adjusted: JobShape, original: JobShape) -> None:
 
 
 def more_work(adjusted: JobShape, original: JobShape) -> None:
-    """Let the adjusted run do more work in the time that was idle before, so that the run is cut off.
+    """Let an adjusted job do more work in the time that was idle before.
 
-    The idle time at the end is removed, and each sample takes more time on the GPU.
+    The idle time at the end is removed, and each sample takes more time on the GPU. As a consequence, the
+    run is cut off.
     """
     loop = training_loop(adjusted)
     adjusted.tail_s, loop.sample_gpu_s, loop.launch_s = 0.0, loop.sample_gpu_s * 1.4, loop.launch_s * 1.4
@@ -125,17 +126,22 @@ def one_epoch(adjusted: JobShape, original: JobShape) -> None:
 
 
 def needed_exchange(adjusted: JobShape, original: JobShape) -> None:
-    """Undo gradient accumulation in a synthetic job whose ranks exchange activations.
+    """Undo the adjustment of gradient accumulation in a synthetic job.
 
-    In such a job, gradient accumulation does not reduce the number of exchanges.
+    In this job the ranks exchange activations, not only gradients. Gradient accumulation therefore does not
+    reduce the number of exchanges.
     """
     training_loop(adjusted).accumulation = training_loop(original).accumulation
 
 
 def indivisible_work(adjusted: JobShape, original: JobShape) -> None:
-    """Cancel the effect of an adjustment that moves work to another rank.
+    """Undo that an adjustment moved work from one rank of a job to another rank.
 
-    The work of a rank cannot be given to another rank.
+    The function is for jobs whose work cannot be moved between ranks.
+
+    Args:
+        adjusted: parameters of the job after the adjustment. The function changes them.
+        original: parameters of the job before the adjustment.
     """
     training_loop(adjusted).is_balanced = training_loop(original).is_balanced
 
@@ -211,7 +217,7 @@ class LoopOutcome:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the loop decided to keep the adjustments."""
+        """Whether the adjustments of the job are kept after their verification."""
         return self.decision is not None and self.decision.verdict is TrialVerdict.KEPT
 
 
@@ -251,9 +257,10 @@ def figures(observation: JobObservation) -> RunFigures:
 
 
 def true_ratios(before: NextRun, after: NextRun) -> tuple[float, float]:
-    """Return the ratios of time and energy per sample after an adjustment to those before it.
+    """Return how an adjustment has changed the time and the energy per sample of a program.
 
-    The ratios are infinite if the adjusted run did not do the work.
+    Each result is the value after the adjustment divided by the value before it. The ratios are infinite if
+    the adjusted run failed or processed fewer samples.
     """
     if after.shape.state not in ("COMPLETED", "TIMEOUT") or after.samples < 0.99 * before.samples:
         return math.inf, math.inf

@@ -1,15 +1,17 @@
-"""Advice of the diagnosis is applied to real PyTorch programs in a lab, and then verified.
+"""Test of the whole loop of diagnosis: advice, adjusted runs and verification.
 
-The programs are variants of training_program.py that take values from `slurm_energy.adjusted`, see
-diagnosis_programs.py. Each program first runs twice as a job without adjustment. `senergy diagnose --apply`
-then applies the advice. Further runs follow until senergyctld keeps or undoes the advice. The programs take
-turns. Each program has one cause of lost time that can be shown on CPUs (diagnosis_loop_cases.py). The
-adjustments of two programs are useless: in one program, a lock lets only one worker at a time prepare a
-sample; in the other, a checkpoint holds all results since the last checkpoint.
+The programs are real PyTorch programs in a lab. They are variants of training_program.py that take values
+from `slurm_energy.adjusted`, see diagnosis_programs.py. Each program first runs twice as a job without
+adjustment. `senergy diagnose --apply` then applies the advice. Further runs follow until senergyctld keeps
+or undoes the advice. The programs take turns. Each program has one cause of lost time that can be shown on
+CPUs (diagnosis_loop_cases.py). For two programs the advice does not help. In the first one, a lock lets only
+one worker at a time prepare a sample. In the second one, a checkpoint holds all results since the last
+checkpoint.
 
-Prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=... target=>=0.8`
-and `CLAIM program_loop_undone_H ratio=... target=>=1`. H is the half (one of two sets of programs) that was
-run. Needs root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
+The benchmark prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=...
+target=>=0.8` and `CLAIM program_loop_undone_H ratio=... target=>=1`. H is the half (one of two sets of
+programs) that was run. The benchmark needs root, and PyTorch for this interpreter or for /usr/bin/python3
+(Debian: python3-torch).
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ NODE = {
 
 
 class PlayedCase:
-    """A program that is diagnosed, adjusted and verified in the lab.
+    """A test program that is diagnosed, adjusted and verified in the lab.
+
+    The program has a deliberate cause of lost time (planted cause), which the diagnosis must find.
 
     Args:
         case: description of the program and of its planted cause.
@@ -85,7 +89,7 @@ class PlayedCase:
 
     @property
     def is_right(self) -> bool:
-        """Whether the trial has ended with the decision that is right for this program."""
+        """Whether the trial of the advice has ended with the decision that is right for this program."""
         return bool(self.trial["state"] == self.case.expected)
 
     def run(self, lab: ProgramLab, folder: Path) -> None:
@@ -95,7 +99,10 @@ class PlayedCase:
         self._runs_after += self.is_pending
 
     def apply(self, lab: ProgramLab) -> None:
-        """Apply the advice of the diagnosis about the last run, and note the trial that this starts."""
+        """Apply the advice of the diagnosis about the last run.
+
+        If the application starts a trial (a check of the advice in the next runs), the trial is stored.
+        """
         diagnosis = lab.diagnosis(self._jobs[-1])
         self.findings = ", ".join(finding["kind"] for finding in diagnosis["findings"])
         permit = ("--permit", self.case.permission)
@@ -104,7 +111,10 @@ class PlayedCase:
             self.trial = trials[-1]
 
     def await_decision(self, lab: ProgramLab) -> None:
-        """Wait until senergyctld has compared all runs of the program, or has decided about the trial."""
+        """Wait until senergyctld has decided about the trial of the advice.
+
+        The wait also ends if all runs of the program have been compared.
+        """
         deadline = time.monotonic() + DECISION_S
         while self.is_pending:
             self.trial = self._trials(lab)[-1]
@@ -162,7 +172,10 @@ def play(lab: ProgramLab, cases: list[LoopCase], folder: Path, seconds: int, rou
 
 @contextmanager
 def running_lab(reads_per_s: int) -> Iterator[tuple[ProgramLab, Path]]:
-    """Context manager that yields a lab and a folder."""
+    """Context manager that yields a running lab and the folder with the training data.
+
+    The lab is a Slurm cluster with one emulated node. At the end, the lab is removed.
+    """
     SLOW_DISK.mkdir(exist_ok=True)
     set_disk(reads_per_s)
     nodes = (nodes_file.NodeSpec("n1", "xeon-8358", overrides=NODE),)

@@ -146,7 +146,7 @@ def programs(half: Half, folder: Path) -> list[DiagnosedProgram]:
 
 
 class ProgramLab:
-    """A running lab cluster in which the benchmark runs and diagnoses programs.
+    """A running lab (cluster of emulated nodes) in which the benchmark runs and diagnoses programs.
 
     Args:
         lab: the lab.

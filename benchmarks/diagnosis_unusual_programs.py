@@ -1,12 +1,12 @@
 """Accuracy of the diagnosis on further real PyTorch programs.
 
-The programs are not contained in diagnosis_programs.py, but the lab and the rating are the same as there.
-There are two lists of programs. Both were defined before their first run. The rules of the diagnosis were
-then changed because of results on the first list.
+The benchmark diagnosis_programs.py has other programs, but the same lab and the same rating. There are two
+lists of programs here. Both lists were written before the first run of their programs. After the results on
+list 1, the rules of the diagnosis were changed.
 
-Prints a table and two checks of targets. For list 1 these are `CLAIM program_cause_first_unusual1 ratio=...
-target=>=0.9` and `CLAIM program_false_findings_unusual1 ratio=... target=<=0.1`; list 2 has its own. Needs
-root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
+Prints a table and two checks of targets per list. For list 1 these are `CLAIM program_cause_first_unusual1
+ratio=... target=>=0.9` and `CLAIM program_false_findings_unusual1 ratio=... target=<=0.1`. For list 2 the
+names end in 2. Needs root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def unusual_programs(folder: Path) -> list[DiagnosedProgram]:
 
 
 def more_unusual_programs(folder: Path) -> list[DiagnosedProgram]:
-    """Return the second list of unusual programs that the benchmark diagnoses.
+    """Return the programs of list 2 of the benchmark, which diagnoses unusual programs.
 
     `folder` holds the files of the programs.
     """

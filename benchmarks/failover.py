@@ -184,7 +184,10 @@ def until_taken_over(
 
 
 def kill(pair: ControllerPair, _: DatabaseServer) -> float:
-    """Kill the active controller, and start it again after the takeover."""
+    """Kill the active controller. Start it again after the passive controller has taken over.
+
+    Return the seconds that passed until the takeover.
+    """
     active, passed_s = until_taken_over(pair, lambda active: active.end(signal.SIGKILL))
     active.start()
     return passed_s

@@ -1,13 +1,14 @@
-"""Time that reading the policy file and checking the energy flags add to a submission.
+"""Benchmark of the time that slurm-energy adds to the submission of a job.
 
     python benchmarks/flag_check.py [--json FILE] [--rounds N]
 
-A small C program calls the functions of energy.so (spank/policies.c, flags.c) in a new
-process, as sbatch does. The policy file of senergyctld is missing. The copy beside the agent's
-socket has six policies, or it is the longest that readers accept.
+At each submission, slurm-energy reads the policy file and checks the energy flags of the job. The benchmark
+measures both in a new process, as sbatch does: a small C program calls the functions of energy.so
+(spank/policies.c, flags.c). The policy file of senergyctld is missing, so the program reads the copy beside
+the agent's socket. This copy has six policies, or it is the longest one that readers accept.
 
-Prints `CLAIM flag_check ratio=... target=<=0.05 holds=yes|no`. The ratio is the median time
-with the longest copy, divided by 50 ms. Slurm may wait 50 ms for slurm-energy.
+Prints `CLAIM flag_check ratio=... target=<=0.05 holds=yes|no`. The ratio is the median time with the longest
+copy, divided by 50 ms. Slurm may wait 50 ms for slurm-energy.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ int main(int count, char *paths[]) {
 
 
 def main() -> int:
-    """Run the benchmark, and print and publish its claim about the time that the flag check adds."""
+    """Measure the time that the check of the energy flags takes, and print the result.
+
+    The time with the longest policy file is compared with a target. The comparison can also be written to a
+    JSON file.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="also write the claim to FILE as JSON")
     parser.add_argument("--rounds", type=int, default=300, help="submissions (default 300)")
@@ -105,10 +110,13 @@ def _built(folder: Path) -> Path:
 
 
 def _copy(folder: Path, policies: int | None) -> Path:
-    """Write a policy file with `policies` policies for the benchmark.
+    """Write a policy file for the benchmark, and return its path.
 
-    None means as many policies as readers of the file accept. The benchmark requests the last policy in the
-    file.
+    The benchmark requests the last policy in the file.
+
+    Args:
+        folder: directory of the file.
+        policies: number of policies in the file; None means as many as a reader of the file accepts.
     """
     head = "senergy-policies 1\ncap_watts 100 10000\n"
     tail = f"policy last users=alice\nissued 1\nfresh-until {time.time() + 900:.0f}\n"

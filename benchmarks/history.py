@@ -1,11 +1,11 @@
-"""Accuracy and speed of run time predictions from history, on real jobs and on a synthetic trace.
+"""Benchmark of the accuracy and speed of run time predictions from the history of runs.
 
-Jobs are replayed in time order. Each job is predicted at submission from the runs that have
-ended by then, and is learned at its end. The baselines are the user's time limit, and the mean
-of the user's last two jobs, at most the limit (Tsafrir, Etsion, Feitelson 2007, the usual
-baseline). A job without a prediction counts with its limit and the range from 0 to the limit.
-The few constants of the predictor were chosen on Eagle's jobs and on 12,000 jobs of seed 4.
-1,000 jobs of NREL's Eagle are read from --eagle if the file exists.
+The jobs are real jobs and those of a synthetic trace. They are replayed in time order. Each job is predicted
+at submission from the runs that have ended by then, and is learned at its end. The predictor is compared
+with two baselines. The first is the user's time limit. The second is the mean of the user's last two jobs,
+at most the limit (Tsafrir, Etsion, Feitelson 2007, the usual baseline). For a job without a prediction, the
+limit is used, with the range from 0 to the limit. The few constants of the predictor were chosen on Eagle's
+jobs and on 12,000 jobs of seed 4. 1,000 jobs of NREL's Eagle are read from --eagle if the file exists.
 
 Prints these claims for each trace:
 - `CLAIM history_limit_*`: median absolute error, divided by the error of the time limit;
@@ -17,8 +17,9 @@ Prints these claims about CPU time:
 - `history_queue`: time for 100,000 pending jobs, no two alike, divided by 1 s;
 - `history_bounds`: time for the lower bounds of these jobs, divided by 2 s.
 
-`with lower bound` is the time by which the queue engine ranks. `in order` is the rate at which
-the shorter of two jobs is predicted to be shorter.
+In the printed table, the line `with lower bound` shows the errors of the time by which the queue engine
+ranks jobs. The value `in order` is the fraction of pairs of jobs in which the shorter job is predicted to be
+shorter.
 """
 
 from __future__ import annotations

@@ -106,9 +106,9 @@ def build_hook() -> Path:
 
 
 def measure(hook: str, socket_path: str, rounds: int) -> dict[str, list[float]]:
-    """Measure how many seconds a call of `sh`, and of the hook with `begin` and `end`, takes.
+    """Measure the seconds of three commands: `sh`, the hook with `begin`, and the hook with `end`.
 
-    The three are called in turn, so that noise affects all of them alike.
+    The three commands are called in turn, so that noise affects all of them alike.
     """
     times: dict[str, list[float]] = {"sh": [], "begin": [], "end": []}
     for index in range(-WARM_UP_ROUNDS, rounds):

@@ -1,4 +1,7 @@
-"""Tuned runs of a program on an emulated node: with the search alone, and with the agent."""
+"""Runs of a tuned program on an emulated node, for benchmarks of the tuning.
+
+A run uses either the whole agent or only the search for the best operating point.
+"""
 
 from __future__ import annotations
 

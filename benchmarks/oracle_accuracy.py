@@ -121,17 +121,17 @@ def by_fold(held: HeldOutPredictions, fold: Callable[[Measurement], Any]) -> dic
 
 
 def ratios(held: HeldOutPredictions) -> list[float]:
-    """Return quantiles of measured / predicted: 5 and 95 % of the time, then 5 and 95 % of the power."""
+    """Return the 5 and 95 % quantiles of the ratio of measured to predicted time, then of power."""
     time = column(held.rows, "step_s") / held.seconds
     power = column(held.rows, "power_watts") / held.watts
     return [float(value) for ratio in (time, power) for value in np.quantile(ratio, (0.05, 0.95))]
 
 
 def groups(rows: Sequence[Measurement]) -> list[Any]:
-    """Group the measurements by row of the published study; each group has several power limits.
+    """Group measurements that differ only in their power limit.
 
-    Return the indices of each group's measurements in rising order of the limit. Rows with fewer than three
-    limits are left out.
+    Return the indices of each group's measurements in rising order of the limit. Groups with fewer than
+    three limits are left out.
     """
     result: dict[tuple[Any, ...], list[int]] = {}
     for index in np.argsort(column(rows, "cap_watts"), kind="stable"):
@@ -159,7 +159,7 @@ def selected_limits(
 def select_limit(hardware: Hardware, own: Sequence[Measurement], calibration: Calibration) -> int:
     """Return the index of the power limit with the least expected energy-delay product.
 
-    The expectation is computed as `sweep` computes it.
+    The expected product is computed as in the function `oracle.configuration_sweep.sweep`.
     """
     residuals = calibration.residuals.get((own[0].model, own[0].precision))
     support = np.zeros(len(own)) if residuals is None else residuals.support(column(own, "batch"))
@@ -176,9 +176,9 @@ def select_limit(hardware: Hardware, own: Sequence[Measurement], calibration: Ca
 def compare_choices(
     study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int]]
 ) -> dict[str, list[float]]:
-    """Return how good several ways to choose a power limit are.
+    """Compare several methods that choose a power limit, on the measurements of a study.
 
-    For each way, the result has three numbers: the fraction of choices within one step (25 W) of the best
+    For each method, the result has three numbers: the fraction of choices within one step (25 W) of the best
     limit, the mean loss, and the number of rows of the study.
     """
     caps = column(study, "cap_watts")
@@ -216,19 +216,24 @@ def nearest(caps: Any, cap: float) -> Callable[[Any], list[int]]:
 
 
 def flat(rows: Sequence[Measurement], indices: Any) -> bool:
-    """Return whether the lowest power limit in a group of rows slows the workload down only slightly.
+    """Return whether a workload runs nearly as fast at the lowest power limit as at other limits.
 
-    The slowdown is then below the noise of the measurement.
+    The slowdown is then smaller than the noise of the measurement.
+
+    Args:
+        rows: all measurements of training steps.
+        indices: indices of the measurements of the workload, the lowest power limit first.
     """
     times = [rows[index].step_s for index in indices]
     return times[0] < FLAT_SLOWDOWN * float(np.median(times))
 
 
 def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], list[int]]) -> list[float]:
-    """Return how good the power limits are that `choose` selects for each row of the study.
+    """Return how good the power limits are that `choose` selects, compared with measured best limits.
 
-    The result has three numbers: the fraction of limits within one step (25 W) of the best limit, the mean
-    relative loss, and the number of rows. If several limits are selected for one row, they are averaged.
+    A row is the set of measured configurations that differ only in their power limit. The result has three
+    numbers: the fraction of selected limits within one step (25 W) of the best limit, the mean relative
+    loss, and the number of rows. If several limits are selected for one row, they are averaged.
     """
     hits, losses = [], []
     for indices in rows:
@@ -239,7 +244,10 @@ def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], lis
 
 
 def report(device: str, what: str, result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Print the accuracy of predictions on one kind of device, and return the claims about it."""
+    """Print the accuracy of predictions on one kind of device.
+
+    Return the results as claims, which are compared with targets.
+    """
     figures = "time {time:.2%}, power {power:.2%}, combined {combined:.2%}".format(**result)
     print(f"{device}, {what}: {figures}")
     for name, (time_error, power_error) in result["by_fold"].items():

@@ -1,20 +1,21 @@
 """Benchmark of predicted power limits for a GPU of which only few training steps are measured.
 
-The benchmark uses the measured power-limit study. For each GPU of the study and each number of rows
-(measurements), it draws rows at random. All draws together contain every part of the study equally often
-(`balanced_draws`). `senergy calibrate` receives only the rows of a draw. The other rows are withheld, and
-predicted. The prior of a GPU comes only from other kinds of GPU: the A40 is predicted from the Quadro RTX
-6000, and vice versa.
+The benchmark uses the measured power-limit study. A row of the study is one measurement. For each GPU of the
+study and each number of rows, the benchmark draws rows at random. All draws together contain every part of
+the study equally often (`balanced_draws`). `senergy calibrate` receives only the drawn rows. The other rows
+are withheld, and predicted. The prior of a GPU comes only from other kinds of GPU: the A40 is predicted from
+the Quadro RTX 6000, and vice versa.
 
-For each configuration with at least three withheld power limits, `senergy predict` chooses one limit for the
-energy-delay product (BEST edp). The loss of this limit is the excess of its energy-delay product over that
-of the measured best withheld limit. It is compared with the loss of a constant limit. The constant limit is
-the limit nearest to the fraction of the design power that is best on the other GPUs.
+For each configuration with at least three withheld power limits, `senergy predict` chooses the limit with
+the lowest predicted energy-delay product (BEST edp). The loss of the chosen limit is the excess of its
+measured energy-delay product over that of the best withheld limit. The benchmark compares this loss with the
+loss of a constant limit. The constant limit is the limit nearest to the fraction of the design power that is
+best on the other GPUs.
 
-The withheld rows differ between draws and numbers of rows. Therefore the benchmark states a change: the loss
-minus the loss of a prediction without any measurement of the GPU, on the same withheld rows. It has a 95 %
-interval over the draws. Coverage is the share of withheld rows inside the 90 % range, with its standard
-deviation over the draws.
+The withheld rows differ between draws and numbers of rows, so losses are not compared directly. Instead, the
+benchmark also predicts the same withheld rows without any measurement of the GPU. It states the loss minus
+the loss of this prediction, with a 95 % interval over the draws. Coverage is the share of withheld rows
+inside the 90 % range, with its standard deviation over the draws.
 
 `--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another GPU, which is
 predicted from all shipped calibrations. KIND is a name or a hardware file. An interrupted run resumes from
@@ -155,12 +156,12 @@ def measurements(study: Study) -> tuple[Hardware, list[Measurement]]:
 
 
 def balanced_draws(rows: Sequence[Measurement], size: int, draws: int, seed: int) -> list[set[int]]:
-    """Draw several sets of rows from a study, such that all rows are used equally often.
+    """Draw several sets of measurements from a study, and use all measurements equally often.
 
-    Return the row indices of each draw. The numbers of uses of two rows differ by at most 1. The rows that
-    are used once more are a systematic sample of the study in the order of networks, batch sizes and power
-    limits. The rows are distributed to the draws at random. The mean over balanced draws varies less from
-    seed to seed than the mean over independent draws.
+    Return the indices of the measurements (rows) of each draw. The numbers of uses of two rows differ by at
+    most 1. The rows that are used once more are spread evenly over the study, which is sorted by network,
+    batch size and power limit. The rows are distributed to the draws at random. The mean over balanced draws
+    varies less from seed to seed than the mean over independent draws.
 
     Args:
         rows: rows of the study.
@@ -184,7 +185,10 @@ def balanced_draws(rows: Sequence[Measurement], size: int, draws: int, seed: int
 
 
 def independent_draw(rows: Sequence[Measurement], size: int, seed: int) -> set[int]:
-    """Return the indices of `size` measurements drawn at random, independently of other draws."""
+    """Return the indices of `size` randomly chosen measurements.
+
+    The choice depends only on the arguments, not on earlier calls of the function.
+    """
     numbers = np.random.default_rng([seed, size])
     return set(numbers.choice(len(rows), size, replace=False).tolist())
 
@@ -265,7 +269,7 @@ def covered(oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measureme
 
 
 def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
-    """Print the results of the benchmark for one GPU as a table, and return its claims."""
+    """Print the benchmark's results for one GPU as a table, and return the checks of its targets."""
     hardware, rows = measurements(study)
     prior = shipped_prior(hardware.name)
     print(f"{hardware.description}, {len(rows)} rows, prior from {', '.join(prior.sources)}")
@@ -306,11 +310,12 @@ def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim
 
 
 def rises(name: str, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
-    """Print each case in which more measured rows make the prediction worse, and return two claims.
+    """Judge whether more measured rows make the prediction for a GPU worse.
 
-    The loss is the error of the prediction, given a number of measured rows. The first claim states the
-    largest rise of the loss. The second claim states the maximum of the lower ends of the 95 % intervals of
-    the changes. This maximum is positive only if random draws do not explain a rise.
+    A row is one measurement of the GPU. The loss is the error of a prediction that knows a given number of
+    rows. Each case in which the loss rises is printed. Two claims are returned. The first claim states the
+    largest rise of the loss. The second claim states the largest of the lower ends of the 95 % intervals of
+    the rises. This value is positive only if a rise is too large to be explained by the random draws.
 
     Args:
         name: name of the GPU.
@@ -333,9 +338,10 @@ def rises(name: str, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
 
 
 def changes_of(draws: Sequence[dict[str, Any]]) -> list[float]:
-    """Return the effect of the measurements on the loss, for each random draw of measurements.
+    """Return how the measurements of the GPU change the loss, for each random draw of measurements.
 
-    The effect is the loss with the measurements minus the loss without any measurement.
+    The loss is the loss of the power limit that is chosen from predictions. The change is the loss of
+    predictions with the drawn measurements minus the loss of predictions without any measurement of the GPU.
     """
     return [draw["change"] for draw in draws]
 

@@ -415,9 +415,10 @@ class Senergyd(Tool):
 
 
 class Bare(Tool):
-    """Tool that only reads the counters and does nothing else, as a lower bound for comparison.
+    """Tool that only reads the energy counters and does nothing else.
 
-    The sampler cannot avoid these reads. Their cost is the minimum cost of any energy meter.
+    Every energy meter must read these counters. The cost of this tool is therefore a lower bound for the
+    cost of the other tools.
     """
 
     distribution = "nvidia-ml-py"
@@ -461,7 +462,10 @@ TOOLS: dict[str, type[Tool]] = {
 
 
 def measure(tool: Tool, seconds: float) -> dict[str, Any]:
-    """Measure a window with a prepared tool; return the fields of a `Window` except its name."""
+    """Let a measurement tool measure for some seconds, and compare it with the true energy.
+
+    Return the fields of a `Window` except its name. The tool must be prepared.
+    """
     outer = _truth()
     tool.begin()
     before, start = _truth(), time.monotonic()

@@ -26,10 +26,10 @@ MOST_WRONG_REGULAR = 0.0
 
 
 def judge(series: PowerSeries) -> tuple[float | None, str]:
-    """Detect the period of a power series with a known period, and return the relative error.
+    """Detect the period of a power series, and return the relative error of the detected period.
 
-    The error is infinite if the series has no valid period. It is None if no period was detected; the second
-    result is then the reason.
+    The true period of the series is known. The error is infinite if the series has no valid period. It is
+    None if no period was detected. The second element of the result is then the reason.
     """
     detection = detect_period(series.times_s, series.watts)
     if detection.period is None:
@@ -38,9 +38,9 @@ def judge(series: PowerSeries) -> tuple[float | None, str]:
 
 
 def row(name: str, held_out: bool, family: Family, count: int, seed: int, **sampling: Any) -> dict[str, Any]:
-    """Return how often periods were detected rightly and wrongly in one family of power series.
+    """Return the benchmark result for one family of random power series.
 
-    The power series are random.
+    The result states how often a period was detected, and which detected periods are wrong.
     """
     errors, reasons, wrong = [], Counter[str](), []
     for index in range(count):
@@ -67,7 +67,7 @@ def row(name: str, held_out: bool, family: Family, count: int, seed: int, **samp
 
 
 def hash_of(name: str) -> int:
-    """Return a number that depends on the name only."""
+    """Return a number that depends only on the name. It serves as a seed of random numbers."""
     return int.from_bytes(name.encode()[:7], "little")
 
 
@@ -132,9 +132,9 @@ def main() -> int:
 
 
 def share_of_wrong(name: str, rows: list[dict[str, Any]], most: float) -> Claim:
-    """Return the claim that at most a share `most` of the series got a wrong period.
+    """Return the benchmark's claim that wrong periods were detected in few of the series.
 
-    A claim compares a measured share with its target.
+    The measured fraction of series with a wrong period is compared with its target, which is at most `most`.
     """
     series, wrong = sum(row["series"] for row in rows), sum(len(row["wrong"]) for row in rows)
     return {**at_most(f"period/wrong periods, {name}", wrong / max(1, series), most), "series": series}

@@ -49,12 +49,12 @@ class MeasuredJob:
 
     @property
     def energy(self) -> np.ndarray:
-        """Energy at each limit relative to the default limit."""
+        """Energy of the job at each power limit, divided by its energy at the default limit."""
         return np.array(self.time) * np.array(self.watts) / self.watts[-1]
 
     @property
     def responds(self) -> bool:
-        """Whether some limit improves the EDP by at least 1 %."""
+        """Whether at least one power limit improves the EDP by 1 % over the default limit."""
         return bool(self.edp.min() < 0.99)
 
     def points(self) -> tuple[OperatingPoint, ...]:
@@ -114,7 +114,10 @@ def _rows(path: Path) -> dict[tuple[str, str], dict[float, list[tuple[float, flo
 
 
 def _measurement(row: dict[str, str], place: str) -> tuple[tuple[str, str], float, tuple[float, float]]:
-    """Return the job of a row, its power limit, and its time and watts.
+    """Return the measurement in one row of a CSV file of measured power limits.
+
+    The result is the job (network, data set, batch size and optimizer), its power limit in watts, and the
+    pair of its time per epoch and mean power.
 
     Args:
         row: cells by column.
@@ -176,9 +179,9 @@ def _scatter(points: dict[float, list[tuple[float, float]]], column: int) -> flo
 
 
 def monotone(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the least-squares rising curve through values, and the residuals' standard deviation.
+    """Return the rising curve that fits the values best, and the standard deviation of the residuals.
 
-    Values that already rise everywhere are returned unchanged.
+    The fit is by least squares. Values that already rise everywhere are returned unchanged.
     """
     blocks = [[float(value), 1] for value in values]
     number = 0
@@ -232,7 +235,8 @@ class SimulatedRun:
         Args:
             job: measured time and power of the job at several power limits.
             generator: source of the noise.
-            step_cv: minimum relative noise of a step; None for that of the job.
+            step_cv: minimum relative noise of a step; None means that only the measured noise of the job
+                counts.
         """
         self.job = job
         self.time = self.energy = 0.0

@@ -288,7 +288,10 @@ def figures(
 
 
 def job_joules(result: SimulationResult, start_s: float, end_s: float) -> float:
-    """Return the energy of jobs above that of idle nodes, between two times."""
+    """Return the energy that the jobs used between two times, in joules.
+
+    For each job, only the power above that of its nodes while idle counts.
+    """
     shapes = result.workload.first[:-1]
     end = result.accounts.end_s
     begin = end - result.workload.time_s[shapes]

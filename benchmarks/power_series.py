@@ -21,10 +21,9 @@ FINE_PER_SAMPLE = 50
 
 @dataclass(frozen=True, slots=True)
 class PowerSeries:
-    """A sampled power series with the correct periods.
+    """Power samples of a synthetic program, with the periods that a search in them should find.
 
-    `periods_s` has the lengths of the steps of the program's loops. It is empty if no period is
-    correct.
+    `periods_s` has the lengths of the steps of the program's loops. It is empty if the series has no period.
     """
 
     times_s: Array
@@ -53,7 +52,7 @@ Family = Callable[[Random, Array, float], SyntheticProgram]
 
 
 def fine_hz(times: Array) -> float:
-    """Return the points per second of a fine grid of times."""
+    """Return the number of points per second in an array of equally spaced times."""
     return 1 / float(times[1] - times[0])
 
 
@@ -231,7 +230,7 @@ def evaluation(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 def drifting(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Return a program whose step time becomes 8 to 40 % longer or shorter during the run.
 
-    If the change exceeds 12 %, no single period is the correct answer.
+    If the change exceeds 12 %, the program has no correct period: no period describes the whole run.
     """
     change = rng.uniform(0.08, 0.4) * rng.choice((-1, 1))
     lengths = period_s * (1 + change * (times / times[-1] - 0.5))
@@ -241,9 +240,9 @@ def drifting(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def two_phases(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Return a synthetic program whose loop is replaced by a loop with another period.
+    """Return the power of a synthetic program that changes to a loop with another period.
 
-    No single period is the right answer for this program.
+    The search for the period must not find a single period for this program.
     """
     other_s = period_s * pick(rng, 1.15, 3) ** rng.choice((-1, 1))
     first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
@@ -252,7 +251,7 @@ def two_phases(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def slow_sensor(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Return the power of a program as a slow sensor reports it.
+    """Return the power of a synthetic program as a slow sensor reports it.
 
     The sensor is a first-order filter with a resolution of 1 W. The power also drifts slowly, as with a
     change of temperature.
@@ -328,7 +327,10 @@ def growing(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def random_amplitudes(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Steps of equal length in which the power varies from step to step, for example with the input."""
+    """Generate the power of a program with steps of equal length but varying power.
+
+    The power varies from step to step, for example with the input of the step.
+    """
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.03))
     phase = phases(times, edges)
     heights = rng.uniform(rng.uniform(0.2, 0.8), 1, len(edges) + 1)
@@ -337,7 +339,10 @@ def random_amplitudes(rng: Random, times: Array, period_s: float) -> SyntheticPr
 
 
 def several_gpus(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """The sum of 2 to 8 GPUs that work on the same step with different delays, as in a pipeline."""
+    """Return the synthetic power of a program on 2 to 8 GPUs, summed over the GPUs.
+
+    The GPUs work on the same step with different delays, as in a pipeline.
+    """
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase, gpus = phases(times, edges), int(rng.integers(2, 9))
     delay, duty = rng.uniform(0, 0.1), rng.uniform(0.3, 0.9)

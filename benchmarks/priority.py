@@ -1,27 +1,29 @@
-"""Cost of ordering a long queue: scores, a cycle of the engine, slurmctld, portable mode.
+"""Cost of ordering a long queue of N jobs.
 
-Scores: every policy of the registry ranks random jobs with two shapes each, 500 users, and a
-deadline for one job in ten. The time includes the sorting.
+Four costs are measured.
 
-Cycle: the work that senergyctld does every 15 s with such a queue and 2,000 finished runs in
-its history. The work consists of predictions, ranking, site factors and the plugin's table.
-For scores and cycle, the best of the rounds counts.
+Scores: every policy of the registry ranks random jobs with two shapes (possible resources) each, 500 users,
+and a deadline for one job in ten. The time includes the sorting.
 
-slurmctld: a slurmctld of the lab runs with as many pending records and the site factor plugin.
-`pass_timer.c` measures the CPU time of the plugin's update, and of multifactor's own pass over
-the same jobs. This pass computes all factors of multifactor, because all weights are above 0.
-The values are medians of five passes.
+Cycle: the work that senergyctld does every 15 s with such a queue and 2,000 finished runs in its history.
+The work consists of predictions, ranking, site factors and the plugin's table. For scores and cycle, the
+shortest time of several rounds counts.
 
-Portable mode: a cycle consists of one squeue and of changes to 1 % of the jobs. slurmctld's
-time for these requests is taken from sdiag and includes waits for locks.
+slurmctld: a slurmctld of the lab runs with N pending job records and the site factor plugin. `pass_timer.c`
+measures the CPU time of the plugin's update, and the CPU time in which Slurm's plugin multifactor computes
+the priorities of the same jobs. multifactor computes all of its factors, because all weights are above 0.
+The values are medians of five measurements.
 
-Prints these claims, where N is the number of jobs:
+Portable mode: a cycle consists of one squeue and of changes to 1 % of the jobs. slurmctld's time for these
+requests is taken from sdiag and includes waits for locks.
+
+The benchmark prints these claims:
 
 - `CLAIM priority_scores_N ratio=...`: seconds of the slowest policy divided by the target (0.1
   s at 100,000 jobs), at most 1.
 - `CLAIM priority_cycle_N`: seconds of a cycle, at most 1.
-- `CLAIM priority_update_N`: time of the plugin's update divided by the time of multifactor's
-  pass, at most 1.
+- `CLAIM priority_update_N`: time of the plugin's update divided by the time of multifactor, at
+  most 1.
 - `CLAIM priority_portable_N`: slurmctld's seconds for a cycle of portable mode divided by the
   interval of 15 s, at most 0.05.
 """
@@ -164,7 +166,10 @@ def cycle(count: int, rounds: int) -> Iterator[Claim]:
 
 
 def pending(count: int, first: int = 1) -> QueueColumns:
-    """Return a queue in the form of a queue source: pending jobs numbered from `first` on."""
+    """Return a job queue in the form in which the readers of Slurm's queue return it.
+
+    The queue contains only pending jobs, which are numbered from `first` on.
+    """
     job_id = np.arange(first, first + count)
     program = job_id * 7919 % PROGRAMS
     user = job_id * 31 % USERS
@@ -234,10 +239,11 @@ def with_slurmctld(sizes: tuple[int, ...]) -> Iterator[Claim]:
 
 
 def portable(queue: RealQueue, count: int) -> Claim:
-    """Measure what a cycle in portable mode costs slurmctld, and return the claim about it.
+    """Measure the time that a cycle of the portable mode costs slurmctld.
 
-    In portable mode, the priority engine uses Slurm's commands instead of the plugin. The cycle reads the
-    queue and changes the site factors of some jobs.
+    Return the benchmark's claim, which compares this time with a target. In portable mode, the priority
+    engine uses Slurm's commands instead of the plugin. The cycle reads the queue and changes the site
+    factors of some jobs.
     """
     from slurm_energy.slurm.queue.job_update import JobUpdater
     from slurm_energy.slurm.queue.squeue_source import SqueueSource

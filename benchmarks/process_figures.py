@@ -79,7 +79,10 @@ class ProcessWindow:
     loopback_bytes: int = 0
 
     def cores(self, name: str) -> float:
-        """Return CPU seconds per second of a process."""
+        """Return the mean number of cores that a process used in the measurement window.
+
+        The number is the CPU seconds of the process per second.
+        """
         return self.cpu_s[name] / self.seconds
 
 

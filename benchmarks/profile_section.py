@@ -85,10 +85,10 @@ def announced_job() -> Iterator[None]:
 
 
 def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
-    """Return the cost in seconds of measuring one section, for slurm-energy and for other tools.
+    """Return the cost in seconds of measuring a section of code, for slurm-energy and other tools.
 
-    The cost is the time that the begin and the end of a section take together. slurm-energy and Zeus are
-    measured in turn, so that noise affects both alike.
+    The cost is the time that the begin and the end of a measured section take together. slurm-energy and
+    Zeus are measured in turn, so that noise affects both alike.
     """
     import slurm_energy
 
@@ -120,7 +120,7 @@ def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
 
 
 def cost(begin_section: Step, end_section: Step) -> float:
-    """Return the seconds that the begin and the end of one measured section take together."""
+    """Return the seconds that entering and leaving one measured section of a program take together."""
     start = time.perf_counter()
     begin_section()
     inside = time.perf_counter()

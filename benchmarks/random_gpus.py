@@ -34,7 +34,8 @@ TIME_NOISE, POWER_SHARE_OF_NOISE = 0.01, 0.8
 class Card:
     """A random GPU for a benchmark.
 
-    It has power limits in watts, shares of its power, and clocks as shares of the highest clock.
+    The GPU is described by its power limits in watts, by the parts of its power as fractions, and by clocks
+    as fractions of the highest clock.
     """
 
     limits: tuple[int, ...]
@@ -150,8 +151,13 @@ def _is_plausible(power: np.ndarray, time: np.ndarray) -> bool:
 def _at(power: np.ndarray, time: np.ndarray, share: float) -> float:
     """Return the relative run time of a random GPU under a power limit.
 
-    The limit is `share` of the maximum power. The GPU runs at the highest clock whose power is within the
-    limit. The result is infinite if the power is higher at every clock.
+    The GPU runs at the highest clock whose power is within the limit. The result is infinite if no clock has
+    a power within the limit.
+
+    Args:
+        power: relative power at each clock, ascending.
+        time: relative run time at each clock.
+        share: the power limit as a share of the maximum power.
     """
     place = int(np.searchsorted(power, share, "right")) - 1
     return float(time[place]) if place >= 0 else float("inf")

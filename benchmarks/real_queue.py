@@ -97,13 +97,14 @@ class RealQueue:
             os.kill(pid, signal.SIGCONT)
 
     def passes(self, count: int = 2) -> list[dict[str, float]]:
-        """Wait for the next passes of priority/multifactor; return the milliseconds of each pass.
+        """Wait for the next passes of priority/multifactor, and return the durations of their parts.
 
-        In a pass, this plugin of slurmctld recomputes the priorities of all jobs. Only passes that begin
-        from now on are waited for. The result has one dict per pass.
+        In a pass, this plugin of slurmctld recomputes the priorities of all jobs. A pass that has already
+        begun does not count. The result has one dict per pass, with times in milliseconds:
 
-        Keys: `site`: CPU time of the site factor plugin's update, `own`: CPU time of multifactor's walks
-        over the jobs; `site_wall`, `own_wall`: wall-clock times.
+        - `site`: CPU time of the update by the site factor plugin;
+        - `own`: CPU time that multifactor itself spends on all jobs;
+        - `site_wall`, `own_wall`: wall-clock times of the same two parts.
         """
         observed = len(self._pass_lines())
         deadline = time.monotonic() + TIMEOUT_S
@@ -130,7 +131,7 @@ class RealQueue:
         return result
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Change settings in slurm.conf of the lab, and make slurmctld read the file again."""
+        """Change settings in slurm.conf of the emulated cluster, and make slurmctld read the file again."""
         from slurm_energy_lab.cluster.configuration import with_settings
 
         path = self.lab.layout.slurm_conf
@@ -159,9 +160,9 @@ def real_queue(*settings: str) -> Iterator[RealQueue]:
 def _lab_with_tables(
     lab_layout: layout.LabLayout, folder: Path, settings: tuple[str, ...]
 ) -> Iterator[RealQueue]:
-    """Run a lab for the benchmark whose queue table and priority table are files in memory.
+    """Run an emulated cluster (lab) for the benchmark, with its queue and priority tables in memory.
 
-    On a real system, these files are in /run, which is also in memory.
+    On a real system, the files of these tables are in /run, which is also in memory.
     """
     folder.chmod(0o755)
     queue_table = folder / "queue" / "queue.table"

@@ -103,7 +103,7 @@ def user_of(job: int) -> int:
 
 
 def copy_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Iterator[Row]) -> None:
-    """Insert rows by the fastest way of the database."""
+    """Insert many rows into a table by the fastest way that the kind of database offers."""
     names = ", ".join(f'"{name}"' for name in columns)
     raw: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "postgresql":
@@ -128,7 +128,8 @@ def fill(connection: Connection, rows: RecordRows, jobs: int) -> None:
 def fill_sums(connection: Connection, end: int, days: int = 30) -> None:
     """Store a month of energy sums, as `senergy report` reads them.
 
-    Each user has five groups. In each hour, a fifth of the groups uses energy.
+    The sums are stored by usage group. A group is a combination of attributes by which reports sum up, such
+    as user, account and tag. Each user has five groups. In each hour, a fifth of the groups uses energy.
     """
     groups: list[dict[str, Any]] = []
     for user, number in itertools.product(range(USERS), range(GROUPS_PER_USER)):
@@ -181,7 +182,10 @@ _MARKS = ("@node@", "@job@", "@uid@", "@start@", "@end@", "@joules@", "@id@")
 
 
 def _body_parts(step: str) -> list[str]:
-    """Return the text of a record in pieces, cut where values differ from record to record."""
+    """Return the JSON text of a synthetic record as a list of pieces.
+
+    The text is cut at the values that differ from record to record. The benchmark inserts these values.
+    """
     node = SimulatedNode(SimulatedWorkload(trace_points=0), 0, 1, time.time() - 7200.0)
     node.job_end = time.time()
     record = next(item["record"] for item in node.end_job() if (item["record"]["step"] or "") == step)

@@ -1,4 +1,8 @@
-"""SQL by which PostgreSQL generates the rows of `record_rows` itself, which is faster than sending them."""
+"""SQL statements with which PostgreSQL generates the rows of large test tables itself.
+
+The module `record_rows` generates the same rows in Python. Generation in the database is faster than sending
+the rows.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ MUNGE_ROUNDS = 2000
 
 @dataclass
 class Daemons:
-    """The daemons of a measurement: file energy.toml, munge's socket, and process ids."""
+    """Configuration file, munge socket and process ids of the daemons that a measurement uses.
+
+    The daemons are munged and senergyctld.
+    """
 
     config: Path
     munge_socket: Path
@@ -48,7 +51,10 @@ class Daemons:
 
 
 def measure(arguments: argparse.Namespace, store: str) -> list[Claim]:
-    """Run the benchmark with one kind of database and return its claims about senergyctld."""
+    """Run the benchmark with one kind of database. Return its results about senergyctld as claims.
+
+    A claim is a result that is compared with a target.
+    """
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(store_rates.location(store))
         daemons = stack.enter_context(running_daemons(place))
@@ -237,7 +243,11 @@ def evaluate(
     highest_mb: float,
     stored: int,
 ) -> list[Claim]:
-    """Print the measured results of one database server, and return the claims about them."""
+    """Print the measured results with one database server, and compare them with targets.
+
+    The result is a list of claims. A claim is a measured ratio with a target, and states whether the target
+    is reached.
+    """
     for path, lags in sorted(figures["lags_s"].items()):
         print(f"{store}: {path}: {len(lags)} deliveries, from hand-over to confirmation {quantiles(lags)}")
     print(f"{store}: {LIVE_PATH}: {len(figures['durations_s'])} requests {quantiles(figures['durations_s'])}")

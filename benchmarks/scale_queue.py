@@ -47,7 +47,11 @@ PartitionName=batch Nodes=ALL Default=YES State=UP
 
 
 def measure(arguments: argparse.Namespace) -> list[Claim]:
-    """Measure senergyctld with a long queue, and return the results as claims to check."""
+    """Measure senergyctld with a long queue, and compare the results with targets.
+
+    The result is a list of claims. A claim is a measured ratio with a target, and states whether the target
+    is reached.
+    """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="senergy-", dir="/var/tmp")))
         started: dict[str, int] = {}

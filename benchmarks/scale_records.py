@@ -37,7 +37,11 @@ USER = 7
 
 
 def measure(arguments: argparse.Namespace, store: str, records: int) -> list[Claim]:
-    """Fill a database of one kind with records, time the queries, and return the claims."""
+    """Fill a database of one kind with records, measure the queries, and compare them with targets.
+
+    The result is a list of claims. A claim is a measured ratio with a target, and states whether the target
+    is reached.
+    """
     jobs = records // record_rows.RECORDS_PER_JOB
     end = float(int(time.time()) // HOUR_S * HOUR_S)
     with contextlib.ExitStack() as stack:

@@ -1,13 +1,12 @@
 """Train the baseline agent of the Gymnasium environment, and compare it with scheduling policies.
 
-python benchmarks/scheduling_agent.py [--rounds 15] [--held-out 30] [--json FILE] [--weights
-FILE]
+python benchmarks/scheduling_agent.py [--rounds 15] [--held-out 30] [--json FILE] [--weights FILE]
 
-The agent is trained on workloads 0 to 999 of a scenario. Agent and policies are evaluated on
-held-out workloads from 10000 on. The benchmark prints cost, energy and mean completion time in
-percent of fcfs, with 95 % confidence intervals. The cost is the sum of two ratios: energy of
-the cluster relative to the least energy of the jobs, and time in the system relative to the
-shortest run times.
+The agent is trained on workloads 0 to 999 of a scenario. The agent and the policies are evaluated on other
+workloads, with numbers from 10000 on. The benchmark prints the cost, the energy and the mean completion time
+in percent of the policy fcfs, with 95 % confidence intervals. The cost is the sum of two ratios. The first
+ratio is the energy of the cluster relative to the least energy of the jobs. The second ratio is the time of
+the jobs in the system relative to their shortest run times.
 """
 
 from __future__ import annotations
@@ -84,10 +83,10 @@ def trained(
 
 
 def relative(rows: np.ndarray, reference: np.ndarray) -> list[tuple[float, float]]:
-    """Return the mean change relative to the reference in percent, for each column.
+    """Return the mean change of each metric relative to a reference policy, in percent.
 
-    Each mean comes with the half-width of its 95 % confidence interval. The rows are paired with the rows of
-    the reference.
+    Each mean comes with the half-width of its 95 % confidence interval. In both arrays, a row is one
+    workload and a column is one metric. Equal rows belong to the same workload.
     """
     percent = 100 * (rows / reference - 1)
     half = 1.96 * percent.std(axis=0, ddof=1) / np.sqrt(len(percent))

@@ -57,9 +57,9 @@ def measure(path: Path, agent: int, first: int, count: int) -> float:
 
 
 def run(path: Path, first: int, count: int, rate_hz: float) -> None:
-    """Send the messages of starts and ends of jobs at a given rate of starts.
+    """Send the messages that start and end jobs to the agent, at a given rate of starts.
 
-    A job ends when the second job after it starts.
+    Job n ends directly after the start of job n + 2.
     """
     start = time.monotonic()
     for number in range(count + 2):

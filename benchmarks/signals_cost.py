@@ -1,13 +1,13 @@
-"""CPU time that the sampling of signals adds to senergyd, on an emulated node with 10 jobs.
+"""Benchmark of the CPU time that the sampling of signals adds to senergyd.
 
-The node has 8 GPUs, and eight of the jobs have a GPU. Three agents take turns on the node with
-the same running jobs. The first agent does not sample signals. The second one samples at an
-interval of 10 s, the third one at an interval of 1 s. The cost is the CPU time of all threads
-of an agent in a window, as a share of one core, minus the cost of the agent without sampling.
-The emulated NVML and control groups take about as many system calls as real ones. Needs root.
+It runs on an emulated node with 8 GPUs and 10 jobs. Eight of the jobs have a GPU. Three agents take turns on
+the node with the same running jobs. The first agent does not sample signals. The second agent samples every
+10 s, and the third agent every 1 s. The cost is the CPU time of all threads of an agent in a window, as a
+share of one core, minus the cost of the agent without sampling. The emulated NVML and control groups take
+about as many system calls as real ones. Needs root.
 
-Prints `CLAIM signals_10s`: percent of a core that sampling every 10 s adds, target at most 1,
-and `CLAIM signals_1s`: the same for 1 s, target at most 5.
+Prints `CLAIM signals_10s`: percent of a core that sampling every 10 s adds, target at most 1, and `CLAIM
+signals_1s`: the same for 1 s, target at most 5.
 """
 
 from __future__ import annotations

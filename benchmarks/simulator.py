@@ -5,13 +5,15 @@ sizes 1 to 128 of 1,000 nodes, load 0.8, EASY backfilling. SimPy has no schedule
 served. slurm-energy computes exact energies. AccaSim simulates only the first jobs, because all jobs would
 take minutes.
 
-There are further claims of slurm-energy alone. The policies zeus, kairos, blend and metis run on the same
-jobs, on jobs with a load of 1.5, and on jobs that can each run on eight different sets of resources
-(shapes). 100,000 jobs are submitted at once. A year with a million jobs is simulated. Under first come,
-first served, the mean wait must equal the mean wait in AccaSim to the second, which is AccaSim's resolution.
+Further tests measure slurm-energy alone. The policies zeus, kairos, blend and metis run on the same jobs, on
+jobs with a load of 1.5, and on jobs that can each run on eight different sets of resources (shapes). In
+another test, 100,000 jobs are submitted at once. In another test, a year with a million jobs is simulated.
+The mean wait is also checked: under first come, first served, it must equal the mean wait in AccaSim to the
+second, which is AccaSim's resolution.
 
 All rates are jobs per second of processor time, so that other programs on the machine change them little.
-All simulators use one thread. Only the thesis' experiments, which use two processes, are timed by the clock.
+All simulators use one thread. Only the thesis' experiments use two processes. Their duration is measured in
+wall-clock time.
 
 Needs: pip install accasim simpy
 """
@@ -111,7 +113,10 @@ def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def policies_speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Measure the speed of the compiled engine for all scheduling policies, with EASY and packing."""
+    """Measure the speed of the simulator's compiled engine for every scheduling policy.
+
+    EASY and packing, two rules by which the simulator starts jobs, are both measured.
+    """
     jobs, few = random_jobs(args.jobs), random_jobs(OVERLOAD_JOBS)
     malleable, nodes = malleable_jobs(args.jobs // 4), [NodeKind("node", MALLEABLE_NODES, 1, 150.0, 150.0)]
     overload = submitted(few, few.submit_s * LOAD / OVERLOAD)
@@ -215,9 +220,10 @@ def same_wait(ratio: float) -> dict[str, Any]:
 
 
 def thesis_claim() -> dict[str, Any]:
-    """Measure how long all experiments of the thesis take in the simulator; return it as a claim.
+    """Measure how long all experiments of the thesis take in the simulator.
 
-    The experiments use every policy and 10 seeds. They run on two cores.
+    Return the claim that compares this time with its target. The experiments use every policy and 10 seeds.
+    They run on two cores.
     """
     begin = time.perf_counter()
     program = Path(__file__).parent / "thesis" / "reproduce.py"

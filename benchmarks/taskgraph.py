@@ -1,15 +1,15 @@
 """Comparison of the task-graph trainer of slurm-energy with PyTorch, both in float64.
 
-Values, gradients, updates and training curves of the two programs are compared. Random networks with the
-layers of DAHL (section 3) run in both programs with the same parameters. The training curves come from a
-network on generated images of ten classes with the size of Fashion-MNIST (28 x 28 x 1). The CPU use of idle
-workers is also measured. Needs PyTorch for
---python (Debian: python3-torch), StarPU and OpenBLAS.
+The benchmark compares values, gradients, updates and training curves of the two programs. Random networks
+with the layers of DAHL (section 3) run in both programs with the same parameters. The training curves come
+from a network on generated images of ten classes. The images have the size of Fashion-MNIST (28 x 28 x 1).
+The benchmark also measures the CPU use of idle workers. It needs StarPU and OpenBLAS. The interpreter given
+by --python needs PyTorch (Debian: python3-torch).
 
-Prints three claims:
+The benchmark prints three results (claims):
 
-- `CLAIM taskgraph_digits ratio=DIGITS target=>=10`: the minimum number of equal digits over
-  all networks, layers, batch splits and updates.
+- `CLAIM taskgraph_digits ratio=DIGITS target=>=10`: number of decimal digits in which both
+  programs agree. It is the minimum over all networks, layers, batch splits and updates.
 - `CLAIM taskgraph_curve_digits`: the same for the loss in each step of the training curves.
 - `CLAIM taskgraph_idle_cpu`: number of processors that idle workers use.
 

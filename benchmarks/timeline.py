@@ -99,7 +99,7 @@ def write_rank(folder: Path, rank: int, count: int, seconds: float) -> None:
 
 
 def steps(rank: int, step_ns: int, at_ns: int) -> Iterator[tuple[int, int, float, int, int, int]]:
-    """Yield the timeline records of an endless sequence of training steps, ordered by end time."""
+    """Yield the event records of an endless sequence of training steps, ordered by end time."""
     rng = random.Random(rank)
     nan = float("nan")
     while True:

@@ -103,7 +103,7 @@ def run(args: argparse.Namespace, rank: int, size: int) -> int:
 
 
 class Images(Dataset[Any]):
-    """Random images; a sample takes CPU time or a read from a file."""
+    """Random images for the training. The production of each sample takes CPU time or reads a file."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -264,7 +264,11 @@ class Collation:
 
 
 def use_cpu(seconds: float) -> None:
-    """Compute for a while, as a compiler of models does in the first step."""
+    """Keep a CPU busy, as a framework that compiles the model does in the first step.
+
+    Args:
+        seconds: CPU time of the calling thread.
+    """
     end_s = time.thread_time() + seconds
     while time.thread_time() < end_s:
         pass

@@ -1,27 +1,27 @@
-"""Replay of the tuner on measured responses of GPUs to power limits.
+"""Replay of the tuner (the search for a good power limit) on measured responses of GPUs.
 
 `--data DIR` holds files `summary_power_GPU.csv` with the columns dataset, network, batch_size, optimizer,
 power_limit, time_per_epoch and average_power. Each combination of network, batch size and optimizer is a
-job. The true response of a job is the monotone curve nearest to its measured points (isotonic regression of
-the logarithms). The curve is constant where the power varies by less than 10 %, because no limit is below
-the job's power there. The noise of a step is the deviation of the points from the curve. This noise is at
-least the median of the GPU's jobs and at least 1 %. A run has 300 steps. The search measures windows of 5
-steps and may set every measured limit. The highest limit is the default.
+job. The true response of a job to power limits is the monotone curve nearest to its measured points
+(isotonic regression of the logarithms). The curve is constant where the power varies by less than 10 %,
+because no limit is below the job's power there. The noise of a step is the deviation of the points from the
+curve. This noise is at least the median of the GPU's jobs and at least 1 %. A run has 300 steps. The search
+measures windows of 5 steps and may set every measured limit. The highest limit is the default.
 
 The search knows the range of the limits and the measured untuned power of the job. Its generic prior is a
 physical model, conditioned on published responses of other GPUs (docs/tuning.md). No row of the data enters
-the prior, so all rows of the evaluated GPU and network are withheld. The constants of the decision were
-chosen by hand with results on the Quadro RTX 6000 in view. One rule was added after a look at the A40: a
-budget that is used up does not end a search. For these constants, both GPUs are therefore not independent
-test data.
+the prior, so all rows of the evaluated GPU and network are withheld. The constants of the search were chosen
+by hand to give good results on the Quadro RTX 6000. One rule was added after a look at the results on the
+A40: if the losses that the search may cause are used up, the search does not end. For these constants, both
+GPUs are therefore not independent test data.
 
 EDP means energy-delay product. The stated EDP is that of the whole run, computed from the curve without
 noise. It includes the measurement of the untuned job and all limits that the search tries. The loss of EDP
 is relative to the best static limit of the job in hindsight. A job does not respond if no limit improves its
 EDP by 1 %. The hit rate is the share of the runs of all other jobs that end within 1 % of the best EDP.
-Slowdowns are given for the limit at the end and for the whole run. Recurring jobs have no progress signal.
-The operating point of their first run is chosen from the prior and the untuned power alone. The point of
-each later run is chosen from whole earlier runs.
+Slowdowns are given for the limit at the end and for the whole run. For recurring jobs, the replay assumes
+that they report no progress. The power limit of their first run is chosen from the prior and the untuned
+power alone. The limit of each later run is chosen from measurements of whole earlier runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ZEUS, EXHAUSTIVE, UNTUNED = "Zeus", "exhaustive", "untuned"
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the replay, see the command line."""
+    """Settings of the replayed tuning; the help of the command line explains them."""
 
     steps: int
     window_steps: int
@@ -291,9 +291,10 @@ def _print_recurring_slowdowns(results: Sequence[JobResult]) -> None:
 
 
 def _recurring_rows(results: Sequence[JobResult], limit: float, gpu: str | None = None) -> np.ndarray:
-    """Return the benchmark results of recurring jobs as an array [series, run, figure].
+    """Return the benchmark results of recurring jobs as an array with three axes.
 
-    A series is a sequence of runs of one job.
+    The axes are the series (sequence of runs of one job), the run in the series, and the measured quantity
+    of the run.
 
     Args:
         results: results of the jobs.
@@ -317,9 +318,10 @@ def _rows(results: Sequence[JobResult], limit: float, gpu: str | None = None) ->
 
 
 def _claims(results: Sequence[JobResult]) -> list[Claim]:
-    """Return the claims for each GPU: loss of EDP, exceeded slowdown limits, and saving.
+    """Return the claims (comparisons of results with targets) of the benchmark for each GPU.
 
-    The ratio of a claim about EDP is the mean relative loss of EDP against the best static limit.
+    They are about the loss of energy-delay product (EDP), exceeded slowdown limits, and the saving. The
+    ratio of a claim about EDP is the mean relative loss of EDP against the best static limit.
     """
     claims = []
     for gpu in sorted({result.job.gpu for result in results}):

@@ -1,20 +1,22 @@
-"""Benchmark of the CPU time that the tuner needs on an emulated node.
+"""Benchmark of the CPU time that the tuner (the search for good settings) needs on a node.
 
-The agent runs on a virtual clock, so that the figures do not depend on the load of the machine. Two programs
-run: a training with checkpoints, and a program of three phases. Each runs once with reports of its progress,
-and once without. Without reports, the agent samples the power ten times per second and looks for a period.
+The node is emulated. The agent runs on a virtual clock, so that the figures do not depend on the load of the
+machine. There are two programs: a training with checkpoints, and a program of three phases. Each program
+runs once with reports of its progress, and once without them. Without reports, the agent samples the power
+ten times per second and looks for a period.
 
-Three figures are stated, each divided by its bound:
+The benchmark prints three figures, each divided by its bound:
 
 - `tuning_cost_share`: CPU time of everything that the tuner does at a sample (signals,
-  windows, period detection, decisions, changes of settings) as a share of a core. The sample itself is not
-  part of it. The bound is 0.5 %.
-- `tuning_period_share`: the same for the period detection alone.
+  windows, period detection, decisions, changes of settings) as a share of a core. The CPU time of the sample
+  itself is not included. The bound is 0.5 %.
+- `tuning_period_share`: CPU time of the period detection alone, as a share of a core. The
+  bound is 0.5 % here, too.
 - `tuning_decision_ms`: median CPU time of a decision, from the measurements to the next
-  operating point. The bound is 1 ms.
+  settings. The bound is 1 ms.
 
-The ensemble of responses is built once per phase of a job, before its first decision. Its time is printed
-beside that of the decisions, without a bound.
+Before the first decision in a phase of a job, the tuner builds an ensemble: samples of possible responses of
+the job to settings. The time for this is printed beside that of the decisions, without a bound.
 """
 
 from __future__ import annotations

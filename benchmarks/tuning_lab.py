@@ -253,7 +253,10 @@ def report(results: Sequence[ProgramResult]) -> None:
 
 
 def share(items: Sequence[ProgramResult]) -> float:
-    """Return the share of the possible savings that was achieved, summed over all programs."""
+    """Return the saving that was achieved as a fraction of the possible saving.
+
+    Both savings are summed over all programs.
+    """
     possible = sum(item.possible for item in items)
     return sum(item.saving for item in items) / possible if possible else math.nan
 

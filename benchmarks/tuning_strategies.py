@@ -182,8 +182,9 @@ def recurring(
     """Simulate several runs of a recurring job that reports no progress, and return the runs.
 
     Each run uses one operating point, which is chosen from the results of the earlier runs. The first run
-    starts untuned, until its untuned power is known. It continues at the operating point that the prior
-    suggests for jobs without progress. The time and power of whole runs vary by the noise of the trace.
+    starts untuned, until its untuned power is known. It then continues at the operating point that the prior
+    suggests. The prior is the assumed response before any measurement. The time and power of whole runs vary
+    at random, as the measured runs of the job did.
     """
     points = job.points()
     first = SimulatedRun(job, generator)

@@ -1,14 +1,14 @@
 """Duration of `senergy report` over a month with 1,000,000 jobs.
 
-A database gets 30 days of hourly energy of 1,000,000 jobs of 250 users in 50 accounts: the
-sums, runs and facts that senergyctld keeps, computed here with the same keys. Jobs have 4
-policies, 3 partitions, 6 sizes and 20 tags. Each report is timed from the query of the
-database to the printed lines. The time of a report is the minimum of three runs.
+The benchmark fills a database with 30 days of hourly energy of 1,000,000 jobs of 250 users in 50 accounts.
+The tables have the contents that senergyctld would store: sums, runs, and facts about jobs. Jobs have 4
+policies, 3 partitions, 6 sizes and 20 tags. Each report is timed from the query of the database to the
+printed lines. The time of a report is the minimum of three runs.
 
---server measures a private MariaDB or PostgreSQL server instead of a SQLite file. Prints per
-report `CLAIM report_*`, whose ratio is the duration in seconds, divided by one second.
-`*_hourly_co2e` is a report with a carbon intensity that changes each hour. `*_local_day` is a
-report by days of another time zone.
+With --server, a private MariaDB or PostgreSQL server is used instead of a SQLite file. The benchmark prints
+`CLAIM report_*` for each report. The ratio of the claim is the duration in seconds, divided by one second.
+`*_hourly_co2e` is a report with a carbon intensity that changes each hour. `*_local_day` is a report by days
+of another time zone.
 """
 
 from __future__ import annotations
@@ -194,7 +194,10 @@ def timed(run: Callable[[], int]) -> tuple[float, float, int]:
 
 
 def measure(connection: Any) -> list[Claim]:
-    """Time each report, with a constant and with an hourly carbon intensity."""
+    """Measure the time of each report, with a constant and with an hourly carbon intensity.
+
+    Return the claims that compare the times with the target.
+    """
     constant = GridFactor(GridSeries.constant(SeriesSource("constant", "", ""), 400.0))
     samples = [(float(hour), hour + 3600.0, 100.0 + hour % 300) for hour in range(T0, END, HOUR_S)]
     hourly = GridFactor(GridSeries(SeriesSource("csv", "DE", ""), samples))

@@ -105,12 +105,15 @@ class Adjustment:
 
     @property
     def is_for_program(self) -> bool:
-        """Whether the job's program reads the value while it runs, so that sbatch needs no option."""
+        """Whether the program requests the adjusted value while it runs.
+
+        Other values are set by an option of sbatch at submission.
+        """
         return self.kind in PROGRAM_KINDS
 
     @property
     def sbatch_option(self) -> str | None:
-        """Option of sbatch that sets the value.
+        """Option of sbatch that sets the adjusted value for the next run.
 
         None means that the job's program reads the value while it runs.
         """

@@ -80,9 +80,10 @@ class AdjustmentPermissions:
         return ",".join(items)
 
     def within(self, limits: AdjustmentPermissions) -> AdjustmentPermissions:
-        """Return the permissions that are also within `limits`.
+        """Return the part of these permissions that a second set of permissions also allows.
 
-        `limits` does not restrict a kind that it does not name.
+        The range of values of each kind of adjustment is reduced to the values that both permit. A kind that
+        `limits` does not name keeps its range. A kind without a common value is left out.
         """
         ranges = {}
         for kind, (low, high) in self.ranges.items():
@@ -98,7 +99,11 @@ class AdjustmentPermissions:
         return AdjustmentPermissions(kept, self.slowdown_percent)
 
     def permits(self, kind: AdjustmentKind, value: float) -> bool:
-        """Return whether a value of a kind of adjustment is permitted."""
+        """Return whether an adjustment may set this value.
+
+        `kind` is the kind of the adjustment. An adjustment whose kind has no permitted range is not
+        permitted.
+        """
         low, high = self.ranges.get(kind, (1, 0))
         return low <= value <= high
 

@@ -87,11 +87,12 @@ class AlreadyRunningError(EnergyError):
 
 
 def install_extra(extra: str) -> str:
-    """Return the shell command that installs an optional extra of this package for the running Python.
+    """Return the shell command that installs an optional extra of slurm-energy.
 
-    If slurm-energy was installed from packages of the distribution, the command installs the package with the
-    requirements. The command names the Python program, because a bare `pip` may belong to another Python. The
-    operating system's pip refuses to install, or uses another package index.
+    If slurm-energy was installed from packages of the operating system, the command installs the package
+    that contains the requirements of the extra. Otherwise the command calls pip of the running Python. It
+    names the Python program, because a bare `pip` may belong to another Python. The pip of the operating
+    system would refuse to install, or use another package index.
 
     Args:
         extra: name of the extra in pyproject.toml.

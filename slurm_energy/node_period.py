@@ -196,9 +196,10 @@ def _check_extra(extra: Extra) -> None:
 
 
 def _unknown_inner_keys(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys in the components and jobs of a period that this release does not know.
+    """Return the unknown keys inside the JSON objects of a period's components and jobs.
 
-    The result is empty if there are none.
+    A period is a report about the energy of a node. An unknown key is one that this release does not know.
+    The result is empty if there are no unknown keys.
     """
     components, jobs = data.get("components"), data.get("jobs")
     named = components.items() if isinstance(components, dict) else ()

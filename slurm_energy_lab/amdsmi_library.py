@@ -114,7 +114,7 @@ class SharedGpus:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open a state file that `write` created."""
+        """Map an existing file with the states of the GPUs into memory. `write` creates such a file."""
         self.path = path
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
@@ -138,7 +138,7 @@ class SharedGpus:
         return AmdGpuState(**values, name=name.rstrip(b"\0").decode())
 
     def put(self, index: int, gpu: AmdGpuState) -> None:
-        """Replace the state of the GPU with this index."""
+        """Replace the stored state of the GPU with the given index."""
         _GPU.pack_into(self._memory, self._offset(index), *_values(gpu))
 
     def close(self) -> None:

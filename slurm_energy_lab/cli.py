@@ -267,7 +267,7 @@ def _start_lab(layout: LabLayout, spec: LabSpec) -> Lab:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    """Run the demonstration on a new lab.
+    """Run the demonstration on a new lab (cluster of emulated nodes).
 
     The lab ends with this process unless --keep was given.
     """

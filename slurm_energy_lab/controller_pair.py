@@ -131,7 +131,7 @@ class ControllerPair:
 
     @property
     def cluster(self) -> ClusterConfig:
-        """Configuration with which a client reaches the pair."""
+        """Client configuration that names both controllers of the pair."""
         return ClusterConfig(
             name="c1",
             controller_url=ControllerUrls(self.urls),

@@ -101,7 +101,7 @@ def result_line(before: dict[str, Any], during: dict[str, Any], limit_watts: flo
 
 
 def _over_s(shell: Shell, begin_unix_s: float) -> float:
-    """Return for how many seconds since `begin_unix_s` the measured power was above the limit."""
+    """Return for how many seconds since `begin_unix_s` the power was above the budget's limit."""
     window = ("-S", f"uts{begin_unix_s - _SAMPLE_S:.0f}", "--json")
     (series,) = json.loads(shell("senergy", "budget", "history", BUDGET, *window))["series"]
     return math.fsum(series["over_s"])

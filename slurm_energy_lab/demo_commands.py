@@ -1,4 +1,7 @@
-"""Jobs of the demonstration, and commands on the login node of the lab: submission, queue, records."""
+"""Commands of the demonstration on the login node of the lab.
+
+The commands submit the jobs of the demonstration, show the queue and read the energy records.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class RealtimeModel:
         return self._change_event_fd
 
     def clear_change_event(self) -> None:
-        """Make `change_event_fd` unreadable until the next change."""
+        """Reset the event of a change, so that its file descriptor becomes readable at the next change."""
         try:
             os.eventfd_read(self._change_event_fd)
         except BlockingIOError:

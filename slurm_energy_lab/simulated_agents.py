@@ -264,7 +264,7 @@ class SimulatedAgents:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run simulated agents and print their figures as JSON."""
+    """Run simulated agents and print their statistics (see `Figures`) as JSON."""
     arguments = _parser().parse_args(argv)
     cluster = config.load(arguments.config).cluster
     model = SimulatedWorkload(
@@ -312,10 +312,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(agents: SimulatedAgents, arguments: argparse.Namespace) -> None:
-    """Execute the command-line arguments of the simulated agents.
+    """Run the simulated agents as the command-line arguments say, and then stop them.
 
-    As the arguments say, close a period of node energy, end the simulation after a time, and wait for
-    outstanding deliveries.
+    The arguments determine when a period of node energy is closed, how long the simulation lasts, and how
+    long the function waits for outstanding deliveries.
     """
     begin_s = time.monotonic()
     if arguments.periods_at is not None:

@@ -55,8 +55,8 @@ class SimulatedWorkload:
 class SimulatedNode:
     """One simulated node.
 
-    Nodes with the same integer quotient of `number` and `job_nodes` run the same jobs. A job ends on all its
-    nodes at the same time.
+    The nodes form groups of `job_nodes` nodes with successive numbers. All nodes of a group run the same
+    jobs. A job ends on all its nodes at the same time.
 
     Args:
         model: description of the node.

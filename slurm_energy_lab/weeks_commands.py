@@ -1,4 +1,7 @@
-"""`senergy lab weeks`: a small site that runs for weeks within seconds, for studies."""
+"""Command `senergy lab weeks`: simulate a small site for some weeks, as input of a study.
+
+The site has a virtual clock, so that weeks take only seconds.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +69,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ticks(study: Path) -> Callable[[datetime], None]:
-    """Return the function that starts a new day of a switchback study.
+    """Return the function that the lab calls at each midnight to continue a study.
 
-    In such a study, the change is in force on randomly drawn days. The function is called at midnight, as a
-    timer would call it. It switches the change on or off.
+    The function does the work of the timer that a site would use. In a switchback study, a change of the
+    configuration is in force only on randomly drawn days. The function switches the change on or off for the
+    new day.
     """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.rollout.deploy_step import Deployment

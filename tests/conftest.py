@@ -99,10 +99,11 @@ def _readable_for_others() -> bool:
 
 
 def _import_share_of_tests(session: pytest.Session) -> None:
-    """Import every n-th test module first in each of n workers.
+    """Let each of n parallel test workers import every n-th test module before the others.
 
-    Pytest compiles a test module at its first import and caches the code. In a fresh clone each worker would
-    compile all of them; so it compiles its share and finds the others in the cache.
+    Pytest compiles a test module at its first import and caches the code. In a fresh clone, each worker
+    would compile all modules. With this function, a worker compiles only its part, and finds the other
+    modules in the cache.
     """
     worker, workers = (
         os.environ.get("PYTEST_XDIST_WORKER", "gw0"),

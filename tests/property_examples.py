@@ -1,4 +1,7 @@
-"""Number of hypothesis examples, for tests that need a number other than the profile's default."""
+"""Settings of the test library Hypothesis with a given number of examples per test.
+
+Tests use this module if they need a number other than the default of the Hypothesis profile.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,10 @@ class MemoryPathFactory:
 def tmp_path_factory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MemoryPathFactory | pytest.TempPathFactory]:
-    """Factory of directories in memory; pytest's own, on disk, if the file system in memory is too small."""
+    """Factory of temporary directories in memory, which are faster than directories on disk.
+
+    If the file system in memory is too small, the factory is that of pytest, with directories on disk.
+    """
     if not _usable():
         yield tmp_path_factory
         return

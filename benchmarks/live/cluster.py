@@ -1,6 +1,6 @@
-"""A running lab with emulated A100 and H100 GPUs, for benchmarks.
+"""A running lab cluster (emulated Slurm cluster) with A100 and H100 GPUs, for benchmarks.
 
-The module sets how the queue is ordered, submits jobs at given times, and reads their records.
+The module sets how Slurm orders the queue, submits jobs at given times, and reads the records of the jobs.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class LiveCluster:
 
 @contextmanager
 def cluster(progress: Progress) -> Iterator[LiveCluster]:
-    """Context manager that starts a lab, yields its cluster, and ends the lab."""
+    """Context manager that starts a lab (emulated nodes), yields its cluster, and ends the lab."""
     lab_layout = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
     spec = LabSpec(workload.NODES, _SETTINGS, cpu_share=CPU_SHARE)
     progress(f"bringing up a lab in {lab_layout.root}")

@@ -124,7 +124,8 @@ class ZoneJob:
 def draw(count: int, hours: float, names: Sequence[str], seed: int) -> list[ZoneJob]:
     """Return random jobs whose submissions are spread evenly over the given hours.
 
-    The home cluster of each job is drawn at random, so each cluster is the home of about the same number.
+    The home cluster of a job is the cluster at whose login node the job is submitted. It is drawn at random
+    with equal probabilities.
     """
     rng = random.Random(seed)
     jobs = []

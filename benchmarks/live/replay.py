@@ -65,12 +65,12 @@ class Node:
     """Idle power of a node, and the part of it that is attributed to a running job.
 
     The rule is that of docs/attribution.md. The idle watts of the CPUs are divided among the allocated CPUs.
-    The idle watts of the GPUs are divided among the GPUs. All other idle watts are divided by the mean of a
-    job's share of CPUs and its share of GPUs.
+    The idle watts of the GPUs are divided among the GPUs. Of all other idle watts, a job gets the mean of
+    two fractions: its fraction of the CPUs and its fraction of the GPUs.
 
     Attributes:
         watts: watts of the whole idle node.
-        unit_watts: idle watts attributed with each GPU.
+        unit_watts: idle watts that a job gets for each of its GPUs.
     """
 
     def __init__(self, idle_watts: Mapping[str, float], cpus: int) -> None:
@@ -80,7 +80,7 @@ class Node:
         self._job_watts = (idle_watts["cpu"] + rest / 2) * workload.CPUS / cpus
 
     def dynamic_joules(self, record: Json, gpus: int) -> float:
-        """Return the joules of a job above its share of the idle node."""
+        """Return the energy of a job in joules, minus its share of the node's idle energy."""
         idle_watts = self._job_watts + gpus * self.unit_watts
         return float(record["energy_joules"]) - float(record["elapsed_s"]) * idle_watts
 

@@ -66,11 +66,12 @@ SHAPES = (Shape("a100", 4), Shape("a100", 8), Shape("h100", 2), Shape("h100", 4)
 
 
 class Wish(StrEnum):
-    """Which GPUs a job of the benchmark requests.
+    """The GPUs that a job of the benchmark requests.
 
-    KIND: four GPUs of the user's usual kind. ANY: four GPUs of any kind. SHAPES: four GPUs without a kind,
-    and a note that any of `SHAPES` is acceptable. The kind is left out because Slurm before 23.02 cannot
-    convert one kind to another.
+    With KIND, the job requests four GPUs of the user's usual kind. With ANY, it requests four GPUs without a
+    kind. With SHAPES, it also requests four GPUs without a kind, and lists all of `SHAPES` in
+    `--energy-alternatives` as acceptable. With SHAPES the request names no kind, because Slurm before 23.02
+    cannot convert one kind to another.
     """
 
     KIND = "kind"
@@ -135,7 +136,10 @@ def script(model: str) -> str:
 
 
 def size(model: str) -> float:
-    """Return the problem size of a model for one GPU, in the unit of its kernel."""
+    """Return the problem size with which a kernel represents the training of a model on one GPU.
+
+    The size is in the unit of the kernel.
+    """
     profile = load_profile(NODES[0].profile, NODES[0].overrides)
     assert profile.gpu is not None
     spec = kernel_spec(KERNELS[model])
@@ -144,9 +148,10 @@ def size(model: str) -> float:
 
 
 def a100_seconds(model: str) -> float:
-    """Return the time in seconds that a model takes on one A100, as predicted by the oracle.
+    """Return the time in seconds that a model takes to train on one A100 in the live experiment.
 
-    The time is divided by the speed-up of the experiment.
+    The predictor (oracle) predicts the time for the model of the thesis. The result is this time divided by
+    `SPEEDUP`, because the jobs of the experiment are shorter by this factor.
     """
     thesis = scenarios.read(str(_THESIS))
     section = next(section for section in thesis.models if section.name == model)

@@ -25,7 +25,10 @@ _TUNING_SEED, _HELD_OUT_SEED = 1_000, 2_000
 
 @dataclass(frozen=True)
 class TraceRows:
-    """Jobs in order of arrival: arrival and run time in seconds, number of GPUs; columns have shape (n,)."""
+    """The n jobs of a trace, in order of arrival, as three columns of shape (n,).
+
+    The columns are the arrival time and the run time in seconds, and the number of GPUs.
+    """
 
     submit_s: Floats
     time_s: Floats
@@ -34,16 +37,19 @@ class TraceRows:
 
 @dataclass(frozen=True)
 class Family:
-    """A family of workloads on which scheduling policies are evaluated.
+    """Family of workloads on which scheduling policies are evaluated.
+
+    The jobs of a family are divided into two halves: one to tune policies, and one that is held out for the
+    evaluation. Each half is divided into parts.
 
     Attributes:
-        name: name in tables.
+        name: name of the family in result tables.
         origin: `real`, `model` (statistical model fitted to real logs) or `synthetic`.
-        tuned: whether the tuning half of the family was used to choose weights of policies.
-        rows: function that returns the jobs. Its arguments are the folder of the traces, the number of the
-            part, whether the part is from the tuning half (otherwise from the held-out half), and the number
-            of jobs per part.
-        file: name of the family's file in the folder of the traces; empty if there is no file.
+        tuned: whether the tuning half was used to choose weights of policies.
+        rows: function that returns the jobs of one part. Its arguments are the folder of the trace files,
+            the number of the part, whether the part is from the tuning half (otherwise from the held-out
+            half), and the number of jobs per part.
+        file: name of the family's file in the folder of the trace files; empty if there is no file.
     """
 
     name: str
@@ -54,9 +60,10 @@ class Family:
 
 
 def _cut(rows: TraceRows, part: int, tuning: bool, jobs: int) -> TraceRows:
-    """Return a part of a trace: for tuning from its first half, else from its second half.
+    """Return a part of a workload trace, with times from the start of the part.
 
-    `part` is the number of the part within the half.
+    For tuning, the part is taken from the first half of the trace, else from the second half. `part` is the
+    number of the part within the half.
     """
     half = len(rows.submit_s) // 2
     jobs = min(jobs, half)

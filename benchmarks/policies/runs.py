@@ -1,4 +1,7 @@
-"""One simulation of a policy on a part of a workload family at a given load."""
+"""One simulation of the benchmark of scheduling policies.
+
+It simulates a policy on a part of a workload family, with a given load of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from slurm_energy.simulator.workloads.workload_generator import generate
 
 @dataclass(frozen=True)
 class Run:
-    """Key that identifies one simulation of the benchmark."""
+    """Identification of one simulation of the benchmark by its workload, policy and settings."""
 
     family: str
     load: float
@@ -85,10 +88,10 @@ def _trace(rows: TraceRows) -> Workload:
 def _at_load(work: Workload, base: Scenario, load: float) -> Workload:
     """Return the jobs with stretched arrival times, so that the cluster has the offered load `load`.
 
-    The load is the needed time divided by the time from the first to the last arrival. The needed time is
-    computed as follows. Each job runs in the shape (set of resources) with the least GPU time, and can be
-    divided between the two kinds of nodes. The needed time is the time in which the whole cluster could then
-    run all jobs.
+    The offered load is a ratio of two times. The first time is the time in which the whole cluster could run
+    all jobs without gaps. Each job then runs in the shape (set of resources) with the least GPU time on its
+    kind of nodes, and the jobs are divided between the two kinds of nodes in the best way. The second time
+    is the time from the first to the last arrival.
     """
     total = np.array([kind.nodes * kind.units for kind in base.nodes()], float)
     span_s = float(work.submit_s[-1] - work.submit_s[0])

@@ -30,9 +30,10 @@ def rank_themis(queue: Queue, options: Options) -> Ranking:
 
 @register("hades-printed")
 def rank_hades(queue: Queue, options: Options) -> Ranking:
-    """Hades as the thesis prints it: rank by EDP per GPU second that the user has consumed.
+    """Rank the pending jobs by the scheduling policy Hades exactly as the thesis defines it.
 
-    The job with the least energy-delay product (EDP) per GPU second is first.
+    The policy ranks by the energy-delay product (EDP) per GPU second that the user has consumed. The job
+    with the least value is first.
 
     score = min(P T^2) / (C_u + 1); P is power, T run time, and C_u the user's GPU seconds
 

@@ -1,4 +1,4 @@
-"""Figures of the thesis sweep as SVG files. Needs matplotlib."""
+"""Drawing of the figures of the thesis sweep as SVG files. The module needs matplotlib."""
 
 from __future__ import annotations
 

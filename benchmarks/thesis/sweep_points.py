@@ -1,7 +1,8 @@
 """Comparison of simulations with the numbers that the thesis prints.
 
-Each point of the sweep is a set of assumptions about values that the thesis does not state. The module also
-states, for each printed number, whether the simulations agree with it.
+The thesis does not state all values that a simulation needs. The benchmark therefore simulates several sets
+of assumptions about these values. Each set is called a point. The module also states, for each printed
+number, whether the simulations agree with it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class ThesisPoint:
 
 
 def points() -> list[ThesisPoint]:
-    """Return all points of the parameter sweeps that the benchmark simulates, by figure."""
+    """Return all combinations of parameters that the benchmark simulates.
+
+    They are the points of the parameter sweeps in the figures of the thesis, ordered by figure.
+    """
     return [*_lengths(), *_speedups(), *_ages(), *_loads()]
 
 
@@ -152,16 +156,18 @@ def values(results: Sequence[RunResult]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class QuantityVerdict:
-    """Comparison of one quantity at one point with the thesis.
+    """Comparison of a simulated quantity with the value that the thesis states.
+
+    The quantity was simulated under one set of assumptions.
 
     Attributes:
         mean: mean over the seeds.
         half_width: half of the 95 % confidence interval of the mean.
-        band: largest difference from the printed value that random variation and the precision of
-            the printed value explain.
-        agrees: `yes`: the difference is within the band; `no`: the difference is larger;
-            `undecided`: the difference is within the band, but the band is wider than half of the
-            printed value, so that the agreement is weak evidence.
+        band: largest difference from the thesis' value that random variation and the rounding of this value
+            explain.
+        agrees: `yes`: the difference is within the band; `no`: the difference is larger; `undecided`: the
+            difference is within the band, but the band is wider than half of the thesis' value, so that the
+            agreement is weak evidence.
     """
 
     mean: float
@@ -187,7 +193,11 @@ def verdict(quantity: PrintedQuantity, sample: Sequence[float]) -> QuantityVerdi
 
 
 def verdicts(sample: Mapping[str, Sequence[float]]) -> dict[str, QuantityVerdict]:
-    """Return, for each figure of the thesis, whether the simulation of a point confirms it."""
+    """Return, for each figure that the thesis prints, whether a simulation confirms it.
+
+    Args:
+        sample: results of the simulation with several seeds, by name of the figure.
+    """
     return {quantity.name: verdict(quantity, sample[quantity.name]) for quantity in QUANTITIES}
 
 

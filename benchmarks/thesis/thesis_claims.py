@@ -186,10 +186,13 @@ def _claim(
     size: Range | None = None,
     direction: Range | None = None,
 ) -> ThesisClaim:
-    """Compare the mean of `values` with a claim of the thesis, and return the claim with the verdict.
+    """Compare a claim of the thesis with own results, and return the claim with a verdict.
 
-    The verdict is `yes` if the mean is in the range `size`. Otherwise it is `direction` if the mean is in
-    the range `direction`, else `no`.
+    The verdict depends on the mean of `values`:
+    - `yes`: the mean is in the range `size`;
+    - `direction`: the mean is outside `size`, but in the range `direction`;
+    - `no`: the mean is in neither range;
+    - `-`: there is no value to compare, or `size` is None.
     """
     numbers = [value for value in values if value == value]
     if not numbers:

@@ -1,1 +1,5 @@
-"""The record store of senergyctld: schema, storage, queries, job facts, power traces and run history."""
+"""Database of senergyctld, which stores the energy records.
+
+The package contains the schema, the storage, queries, facts about jobs, power traces and the history of
+runs.
+"""

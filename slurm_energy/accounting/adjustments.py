@@ -119,7 +119,10 @@ def permissions_of(connection: Connection, cluster: str, uid: int) -> str | None
 
 
 def set_permissions(connection: Connection, cluster: str, uid: int, body: str, now: float) -> None:
-    """Store the permissions of a user: the adjustments that the user allows."""
+    """Store which adjustments a user permits.
+
+    An adjustment is a change of a value of a program for its next run, such as the number of workers.
+    """
     row = {"cluster": cluster, "uid": uid, "body": body, "updated": now}
     with transaction(connection):
         insert_or_replace(connection, _permissions, [row])
@@ -146,9 +149,10 @@ def add_trial(connection: Connection, trial: StoredTrial) -> StoredTrial:
 
 
 def decide_trial(connection: Connection, key: int, state: str, now: float, body: str | None = None) -> bool:
-    """Set the state of a pending or kept trial of adjustments.
+    """Set the state of a trial of adjustments, which is pending or whose adjustments are kept.
 
-    Return False, and change nothing, if the trial is in another state.
+    A trial tests whether changed values of a program remove a cause of waste. Return False, and change
+    nothing, if the trial is in another state.
 
     Args:
         connection: connection of the writing thread.
@@ -169,7 +173,9 @@ def decide_trial(connection: Connection, key: int, state: str, now: float, body:
 def trials_of(
     connection: Connection, cluster: str, uid: int | None, workload: str | None = None
 ) -> list[StoredTrial]:
-    """Return the newest trials, at most `MAX_LISTED` of them, oldest first.
+    """Return the newest trials of adjustments, at most `MAX_LISTED` of them, oldest first.
+
+    A trial tests whether changed values of a program, such as its number of workers, save time or energy.
 
     Args:
         connection: connection to the database.
@@ -200,7 +206,8 @@ def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
 
     An adjustment is a value that the advice of the diagnosis changes, such as the number of loader
     processes. A run keeps the values of its first request, so that all its processes get the same values. A
-    later request changes no values. It only adds the kinds of adjustment that it names to `requested`.
+    later request changes no values. It only adds the kinds of adjustment that it names to `requested`, the
+    list of the kinds that the run uses.
     """
     with transaction(connection):
         earlier = offered_run(connection, offered.run, offered.uid)
@@ -212,10 +219,10 @@ def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
 
 
 def offered_run(connection: Connection, run: JobRun, uid: int) -> OfferedRun | None:
-    """Return the adjusted values that one run of a user's job was given as an offer.
+    """Return the adjusted values that senergyctld has offered to one run of a user's job.
 
-    Adjustments change values of a program, such as its number of workers. The result is None if the run got
-    no offer.
+    An adjustment changes a value of a program, such as its number of workers. The result is None if nothing
+    was offered to this run.
     """
     columns = _runs.c
     query = select(_runs).where(
@@ -315,9 +322,10 @@ def record_ids(connection: Connection, run: JobRun, uid: int) -> list[int]:
 
 
 def drop_before(connection: Connection, before: float) -> None:
-    """Delete the offers that were made, and the trials that were decided, before `before` (Unix seconds).
+    """Delete old offers of adjusted values to runs, and old trials of adjustments.
 
-    Trials whose adjustments were kept are not deleted.
+    An offer is old if it was made before `before` (Unix seconds). A trial is old if it was decided before
+    this time. Trials whose adjustments were kept are not deleted.
     """
     columns = _trials.c
     with transaction(connection):

@@ -150,7 +150,7 @@ class SqliteBackend(Backend):
     begin_snapshot = "BEGIN"
 
     def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
-        """Return an engine; see `Backend.engine`."""
+        """Return an SQLAlchemy engine for an SQLite database; see `Backend.engine`."""
         arguments = {"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
         engine = _engine(url, {"connect_args": arguments})
         # A commit must survive a power cut before a node deletes its copy of a record.

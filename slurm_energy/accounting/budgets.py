@@ -1,8 +1,8 @@
 """Storage of power budgets in the database.
 
 The module stores the power under each budget over time, the record of all changes, live limits (limits set
-by an operator), and the ceilings of nodes. Infinite limits are stored as NULL, because JSON and SQL have no
-infinity.
+by an operator), and the upper bounds (ceilings) that budgets set on the nodes. Infinite limits are stored as
+NULL, because JSON and SQL have no infinity.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class BudgetSample:
         limit_watts: lowest limit in the span.
         measured_watts, max_measured_watts: mean of the measured power in the span, and maximum of the 5 s
             means of the measured power.
-        committed_watts: maximum committed power in the span.
+        committed_watts: maximum over the span of the committed power, which is the power that the nodes
+            cannot exceed at the power limits in force.
         capped_watts: mean power by which the limits reduced the power of devices.
         headroom_watts: power that new jobs could add without exceeding the limit; the minimum over the span.
         over_s: seconds during which the 5 s mean of the measured power was above the limit.
@@ -161,10 +162,10 @@ def samples(
 
 
 def _merged(group: Sequence[BudgetSample]) -> BudgetSample:
-    """Return one sample for consecutive samples of a budget.
+    """Merge consecutive samples of a budget into one sample of the whole time span.
 
-    The sums are computed in Python, because the result of a floating-point sum in SQL depends on the order of
-    the rows.
+    The sums are computed in Python, because the result of a floating-point sum in SQL depends on the order
+    of the rows.
     """
     first = group[0]
     if len(group) == 1:
@@ -327,7 +328,9 @@ def forget_nodes(connection: Connection, cluster: str, names: Sequence[str]) -> 
 
 
 def drop_before(connection: Connection, before: float) -> int:
-    """Delete samples, events and ended live limits that are older than `before` (Unix seconds).
+    """Delete old samples and events of power budgets, and limits by operators that ended long ago.
+
+    A row is old if its time, or the end of the limit, is before `before` (Unix seconds).
 
     Returns:
         The number of deleted rows.

@@ -135,7 +135,10 @@ def announce(connection: Connection, presence: Presence) -> LeaseState:
 
 
 def read_state(connection: Connection) -> LeaseState:
-    """Return the controller lease and the state of all controllers that share the database."""
+    """Return the state of the lease, and of all controllers that share the database.
+
+    The controller that holds the lease is active; only this controller may write to the database.
+    """
     now_s = backend_of(connection).clock_s(connection)
     rows = connection.execute(select(controllers).order_by(controllers.c.name)).mappings()
     states = [
@@ -164,12 +167,12 @@ def read_state(connection: Connection) -> LeaseState:
 
 
 def end_former_writer(connection: Connection, state: LeaseState) -> None:
-    """End the database session of a former lease holder that still writes to the database.
+    """End the database session of a controller whose write lease has expired, if it still writes.
 
-    The lease of this holder has expired.
+    The lease is the exclusive right of one controller to write to the database.
 
     Raises:
-        WriterPresentError: a program without the lease writes to the database.
+        WriterPresentError: a program that never held the lease writes to the database.
     """
     backend = backend_of(connection)
     writer = backend.writer_session(connection)
@@ -181,7 +184,9 @@ def end_former_writer(connection: Connection, state: LeaseState) -> None:
 
 
 def take(connection: Connection, name: str, instance: str, expected_token: int) -> int:
-    """Take the lease and return its new token. The connection must hold the writer lock.
+    """Take the lease, which makes a controller the active one, and return its new token.
+
+    The connection must hold the writer lock.
 
     Args:
         connection: connection of the future writer.

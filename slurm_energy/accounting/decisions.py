@@ -133,15 +133,15 @@ def of_records(connection: Connection, record_ids: Sequence[int]) -> list[dict[s
 
 
 def for_owners(decisions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return copies of the dicts from `of_records` without the key `for_job`.
+    """Return copies of records of the queue engine's decisions that owners of jobs may see.
 
-    The value of this key is the id of another user's job.
+    The key `for_job` is left out, because its value is the id of another user's job.
     """
     return [{key: value for key, value in one.items() if key != "for_job"} for one in decisions]
 
 
 def unnamed_jobs(decisions: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many different jobs the decisions name under the key `for_job`.
+    """Return the number of different jobs in the decisions under the key `for_job`.
 
     Such a job belongs to another user. `for_owners` removes the key from the decisions that owners of jobs
     may see.

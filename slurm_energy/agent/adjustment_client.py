@@ -49,9 +49,10 @@ class AdjustmentClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send requests for adjusted values to senergyctld until the task is cancelled.
+        """Request the adjusted values of jobs from senergyctld until the task is cancelled.
 
-        Whenever `wake` is called, all requests that are due are sent.
+        An adjusted value is a program parameter that the diagnosis changed. After each call of `wake`, all
+        requests that are due are sent.
         """
         while True:
             await self._wake.wait()

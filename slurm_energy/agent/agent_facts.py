@@ -54,9 +54,9 @@ class AgentFacts:
         self._reading: asyncio.Task[str] | None = None
 
     def counts(self) -> dict[str, float]:
-        """Return the counts for the next live report, for example the number of spooled records.
+        """Return the counts that the agent's next live report contains.
 
-        Call this method in the worker thread.
+        An example is the number of spooled records. Call this method in the worker thread.
         """
         spool, periods = self._jobs.spool.state(), self._jobs.period_spool.state()
         numbers = {

@@ -67,7 +67,8 @@ class LiveReportClient:
     async def run(self) -> None:
         """Send live reports periodically until the task is cancelled.
 
-        The first pause is random, so that nodes do not all report at the same time.
+        A live report states the present power of the node and the energy of its running jobs so far. The
+        first pause is random, so that nodes do not all report at the same time.
         """
         await asyncio.sleep(random.uniform(0.0, self._config().agent.live_report_s))
         while True:

@@ -130,7 +130,8 @@ class WorkerThread(Executor):
     def _pause_s(self, periodic: PeriodicTask) -> float:
         """Return the seconds until the next run of a periodic task.
 
-        If the interval of the task has changed, a new time grid starts at the current time.
+        The runs follow each other at the interval of the task. If the interval has changed, the next run is
+        one new interval after the current time.
         """
         interval_s, now = periodic.interval_s(), time.monotonic()
         if interval_s != self._grid.interval_s:

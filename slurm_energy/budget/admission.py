@@ -1,9 +1,10 @@
-"""Admission under power budgets: pending jobs that fit now, and the limits at which they start.
+"""Admission of pending jobs under power budgets: which jobs may start, and at which power limits.
 
-The simulator and the controller use the same functions. A job starts in two cases. In the
-first case, the power that the job needs at its economic limit is free. In the second case,
-running jobs do less work per watt with this power than the pending job; the distribution then
-takes the power from the running jobs.
+The simulator and the controller use the same functions. A job needs the power at its economic limit, which
+is the power limit at which the job yields the most work per watt. The job starts in two cases. In the first
+case, this power is free. In the second case, running jobs use this power but do less work per watt with it
+than the pending job would. The power budget is then distributed anew and takes the power from the running
+jobs.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ def start_limits(
 
     The job keeps this limit until the power is next distributed among all jobs.
 
-    The devices of the job form n groups. Each group gets its economic limit plus a fraction of the range
-    between this limit and the group's expected power. All groups have the same fraction. It is the largest
-    fraction that the headroom of the budgets allows.
+    The devices of the job form n groups. The limit of a group lies between its economic limit and its
+    expected power without a limit. All groups are raised above their economic limits by the same fraction of
+    this range. It is the largest fraction that the headroom of the budgets allows.
 
     Args:
         limits: expected power and other characteristic power limits of each group, see `GroupLimits`.

@@ -111,7 +111,10 @@ class CeilingCommitment:
 
     @property
     def granted_watts(self) -> Floats:
-        """Ceiling of each device in the next decision, by row."""
+        """Power ceiling (highest permitted power limit) that the next decision gives to each device.
+
+        The devices are in the order of the rows of the commitment's table.
+        """
         return self._watts[2, : self._count]
 
     @property
@@ -130,14 +133,15 @@ class CeilingCommitment:
         return frozenset(self._awaited)
 
     def rows(self, node: str) -> Mapping[str, int]:
-        """Return the row of each device of a node; empty for an unknown node."""
+        """Return the row of each device of a node in the table of devices; empty for an unknown node."""
         state = self._nodes.get(node)
         return dict(state.rows) if state is not None else {}
 
     def register(self, node: str, nameplate_watts: Mapping[str, float]) -> None:
-        """Add a node or new devices of a node.
+        """Add a node, or new devices of a known node, to the devices under power budgets.
 
-        New devices count with their nameplate power until the node confirms lower power limits (ceilings).
+        Until the node confirms lower power limits (ceilings), a new device counts with its nameplate power,
+        the highest power limit that it can have.
 
         Args:
             node: Slurm's name of the node.
@@ -171,12 +175,13 @@ class CeilingCommitment:
         self._unsaved.discard(node)
 
     def report(self, poll: NodePoll) -> None:
-        """Process a poll of a node: update which power limits (ceilings) the node may hold.
+        """Process a poll of a node: update which power limits (ceilings) the node may have.
 
-        A poll confirms a decision by its number. A confirmed decision replaces all decisions with lower
-        numbers. The node may still apply decisions that were sent later, so these decisions continue to
-        count. A poll of an earlier boot is ignored. A poll with a lower number than an earlier poll may be
-        delayed. Such a poll does not lower the limits that the node may hold.
+        A poll contains the number of the last decision that the node has received. It confirms this
+        decision, which replaces all decisions with lower numbers. Decisions with higher numbers continue to
+        count, because the node may still apply them. A poll from before a reboot of the node is ignored. A
+        poll with a lower number than an earlier poll may be delayed. It does not lower the limits that the
+        node may have.
         """
         self.register(poll.node, {d.name: d.max_watts for d in poll.devices if d.max_watts is not None})
         state = self._nodes[poll.node]
@@ -206,10 +211,10 @@ class CeilingCommitment:
                 self._watts[1, row] = held_watts
 
     def await_reports(self, until_s: float) -> None:
-        """Raise no ceiling of a device until all known nodes have reported.
+        """Do not raise the ceiling of any device until all known nodes have reported.
 
-        A ceiling is the bound that power budgets set on a power limit. The wait ends at the latest at
-        `until_s`, a time on the clock of `grant`.
+        A ceiling is the upper bound that power budgets set on a power limit. The wait ends at the latest at
+        `until_s`. This time is on the same clock as the time that `grant` gets.
         """
         self._awaited = {name for name, state in self._nodes.items() if not state.has_reported}
         self._awaited_until_s = until_s
@@ -326,7 +331,10 @@ class CeilingCommitment:
         return damaged
 
     def _add_row(self, node: int, nameplate_watts: float) -> int:
-        """Add a device and return its row. At first, budgets count the device's nameplate power."""
+        """Add a device to the table of ceilings, and return its index in the table.
+
+        At first, budgets count the device with its nameplate (maximum) power.
+        """
         row = self._count
         if row == len(self._node_of_row):
             self._node_of_row = np.append(self._node_of_row, np.zeros(row, np.int64))
@@ -381,10 +389,10 @@ class CeilingCommitment:
 
 
 def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Return the stored state of a node's power limits as a dict for JSON.
+    """Return the stored state of the power limits of one node as a dict for JSON.
 
     Args:
-        state: decisions of the node.
+        state: ceilings (upper bounds of the power limits) of the node's devices.
         columns: nameplate, reserved and granted power by row. Each device has one row.
     """
     return {
@@ -396,9 +404,10 @@ def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[s
 
 
 def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget]) -> Floats:
-    """Return which fraction of each requested raise of a ceiling fits under all power budgets.
+    """Return the fraction of each raise of a ceiling that is possible under all power budgets.
 
-    A ceiling is the upper bound of a device's power limit. The fractions are from 0 to 1.
+    A ceiling is the upper bound of a device's power limit. A raise is a requested increase of a ceiling. The
+    fractions are from 0 to 1.
 
     Args:
         raises: requested increase of each ceiling, by row.

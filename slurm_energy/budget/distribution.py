@@ -131,9 +131,10 @@ def _settled(prices: dict[int, float], members: list[Ints], is_open: Bools) -> l
 
 
 def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) -> float:
-    """Return the lowest price at which the groups of devices under a budget fit into its power.
+    """Return the lowest price at which groups of devices stay within the power of a budget.
 
-    The price, defined in `LoweringOrder`, determines how far the limits of groups are lowered.
+    The price, defined in `LoweringOrder`, is a number that determines how far the power limits of the groups
+    are lowered.
 
     Args:
         order: the order in which groups are lowered.
@@ -142,8 +143,8 @@ def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) ->
         left_watts: power that is left for these devices.
 
     Returns:
-        The price: `MIN_PRICE` if the groups fit without restriction, `MAX_PRICE` if they do not
-        fit even at their minimum limits.
+        The price: `MIN_PRICE` if no limit needs to be lowered. `MAX_PRICE` if the power is
+        exceeded even at the minimum limits.
     """
     top_watts = float(counts @ order.top_watts[rows])
     if top_watts <= left_watts:
@@ -160,9 +161,9 @@ def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) ->
 def _lowest_price(width: Floats, first: Floats, last: Floats, needed_watts: float) -> float:
     """Return the price of power at which devices give up the power that a budget lacks.
 
-    A segment is power that a device gives up gradually as the price rises from `first` to `last`. The result
-    is the lowest price at which the given-up power reaches `needed_watts`. Steps of bisection and of
-    interpolation alternate.
+    A price is a number that measures how far all power limits are lowered. A segment is power that a device
+    gives up gradually as the price rises from `first` to `last`. The result is the lowest price at which the
+    given-up power reaches `needed_watts`. Steps of bisection and of interpolation alternate.
 
     Args:
         width: power of each segment, shape (s,). The sum must exceed `needed_watts`.

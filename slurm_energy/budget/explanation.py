@@ -72,9 +72,9 @@ class DecisionExplainer:
         return f"{budgets} {verb} the job its expected power (limits: {limits})"
 
     def _budgets(self, rows: Sequence[int], singular: str, plural: str) -> tuple[str, str]:
-        """Return a text with the names of the budgets that limit the groups, and the matching verb.
+        """Return a text with the names of the budgets that limit the given groups of devices, and a verb.
 
-        The verb is `singular` if only one budget limits the groups, otherwise `plural`.
+        Returns the verb `singular` if only one budget limits the groups, otherwise the verb `plural`.
         """
         bindings = {int(self._shares.binding[row]) for row in rows}
         names = sorted(self._names[binding] for binding in bindings if binding >= 0)

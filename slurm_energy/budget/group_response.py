@@ -1,6 +1,7 @@
 """Response of groups of devices to power limits.
 
-The module computes the time and the power at any limit, and the characteristic limits.
+The module computes the run time and the power of a group at any limit. It also computes the limits that a
+budget needs: the highest limit, the lowest limit, and the limit that the job needs.
 """
 
 from __future__ import annotations

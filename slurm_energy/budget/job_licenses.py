@@ -79,12 +79,14 @@ def _count(watts: float) -> int:
 
 
 def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: float | None = None) -> int:
-    """Return the watts that a job requests as Slurm licenses, limited to what the budget can free.
+    """Return the power in watts that a job requests as Slurm licenses, if the budget can provide it.
 
-    A job that needs more power than the budget can ever free starts when no other job runs. The budget then
-    lowers the job's power limits. Two kinds of jobs keep the full number of licenses and start only under a
-    budget that can provide this power: jobs with a slowdown limit, and jobs that would otherwise start with
-    less than `least_watts`.
+    The power budget of some jobs is too small for their full power, even when no other job runs. Such a job
+    requests only the power that the budget can free. It starts when no other job runs, and the budget lowers
+    its power limits.
+
+    Two kinds of jobs still request their full power: jobs with a slowdown limit, and jobs that would
+    otherwise start with less than `least_watts`. These jobs wait until the budget can provide this power.
 
     Args:
         watts: power that the job adds without a limit.

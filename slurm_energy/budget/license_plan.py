@@ -45,15 +45,16 @@ def withheld_power(
     now_unix_s: float,
     offered_watts: float = math.inf,
 ) -> list[WithheldPower]:
-    """Return the power that license reservations must withhold from jobs, by period.
+    """Return the power that license reservations must withhold from jobs, now and in the future.
 
-    One license stands for one watt. The first entry has no end. Each further entry has its own period. Where
-    entries overlap, their watts are added to the withheld power.
+    One license stands for one watt. Licenses that are neither used nor withheld are free for new jobs. They
+    must equal the headroom, which is the power that new jobs may add. At present, the withheld power is
+    therefore `total_watts` minus `used_watts` minus `headroom_watts`. If `offered_watts` is less than the
+    headroom, only `offered_watts` remain free. When the limit changes in the future, the withheld power
+    changes by the difference between the old and the new limit. It is at most `total_watts`.
 
-    At present, the withheld power is `total_watts` minus `used_watts` minus `headroom_watts`. The licenses
-    that remain free then equal the headroom. If `offered_watts` is less than the headroom, only
-    `offered_watts` remain free. When the limit changes in the future, the withheld power changes by the
-    difference between the old and the new limit. It never exceeds `total_watts`.
+    The first entry of the result has no end. It is the smallest withheld power of all periods. Each further
+    entry withholds additional power for a period of its own.
 
     Args:
         total_watts: total of the license.

@@ -34,7 +34,7 @@ _EXAMPLE: Final = "write 2026-12-24T18:00, 2026-12-24T18:00+01:00 or Unix second
 
 @dataclass(frozen=True, slots=True)
 class SignalValue:
-    """A valid value of a signal.
+    """A valid value of a signal, with which a program outside slurm-energy limits a power budget.
 
     Attributes:
         watts: limit in watts.
@@ -70,11 +70,11 @@ def configured_limit(table: BudgetTable, zone: tzinfo | None, calendar: str | No
 
 
 def parse_signal(text: str, accept_watts: tuple[float, float]) -> SignalValue:
-    """Parse the text of a signal.
+    """Parse the content of a file that contains a power value, with or without its time.
 
     Args:
-        text: a number of watts as text, or a JSON object with the key `watts` and the optional key
-            `unix_s`, the time of the value.
+        text: a number of watts as text, or a JSON object with the key `watts` and the optional key `unix_s`,
+            the time of the value.
         accept_watts: lowest and highest plausible value.
 
     Raises:
@@ -130,9 +130,10 @@ def parse_calendar(text: str, zone: tzinfo | None = None) -> CalendarLimit:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a calendar of limits, with the time from which its limit applies.
+    """One line of a calendar of power limits: a local time and the limit from this time on.
 
-    The row has an earlier and a later possible time. The two times differ only around a clock change.
+    The local time is stored as two Unix times, an earlier and a later one. They differ only if a clock
+    change makes the local time ambiguous.
     """
 
     line: int
@@ -142,7 +143,7 @@ class _Row:
 
 
 def _records(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and cells of the rows after the header."""
+    """Yield line number and cells of each row of a budget calendar (a CSV file) after the header."""
     lines = text.removeprefix("\ufeff").splitlines()
     kept = [(n, line) for n, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
     if len(kept) > MAX_CALENDAR_ROWS:

@@ -36,7 +36,10 @@ class LimitSource(Protocol):
         ...
 
     def steps(self, begin_unix_s: float, end_unix_s: float) -> tuple[LimitStep, ...]:
-        """Return the changes of the limit after `begin_unix_s`, up to and including `end_unix_s`, by time."""
+        """Return the changes of the power limit in a time span, in the order of time.
+
+        The time span begins after `begin_unix_s` and includes `end_unix_s`.
+        """
         ...
 
     def lowest(self, begin_unix_s: float, end_unix_s: float) -> float:
@@ -59,7 +62,7 @@ class ConstantLimit:
         return ()
 
     def lowest(self, begin_unix_s: float, end_unix_s: float) -> float:
-        """Return the limit."""
+        """Return the lowest limit in a time window, which is the constant limit."""
         return self.watts
 
 
@@ -91,7 +94,10 @@ class WeeklyLimit:
         return self._watts[bisect.bisect_right(self._minutes, minute) - 1]
 
     def steps(self, begin_unix_s: float, end_unix_s: float) -> tuple[LimitStep, ...]:
-        """Return the changes of the limit after `begin_unix_s`, up to and including `end_unix_s`, by time."""
+        """Return the changes of the power limit in a time span, in the order of time.
+
+        The time span begins after `begin_unix_s` and includes `end_unix_s`.
+        """
         times = sorted(
             {time for time in self._candidates(begin_unix_s, end_unix_s) if begin_unix_s < time <= end_unix_s}
         )
@@ -204,11 +210,18 @@ class SignalLimit:
     written_unix_s: float = -math.inf
 
     def is_lost(self, unix_s: float) -> bool:
-        """Return whether the signal is lost at a time."""
+        """Return whether the signal counts as lost at a time.
+
+        It is lost if it has no value yet, or if the time of its last value differs by more than `max_age_s`
+        from the given time.
+        """
         return self.watts is None or abs(unix_s - self.written_unix_s) > self.max_age_s
 
     def limit_at(self, unix_s: float) -> float:
-        """Return the limit that applies at a time, assuming that no further value arrives until then."""
+        """Return the limit that applies at a given time.
+
+        The function assumes that no further value of the signal arrives until then.
+        """
         if self.watts is None:
             return self.fallback_watts
         return min(self.watts, self.fallback_watts) if self.is_lost(unix_s) else self.watts
@@ -277,7 +290,7 @@ def _lowest(source: LimitSource, begin_unix_s: float, end_unix_s: float) -> floa
 
 
 def changes_only(watts: float, steps: Iterable[LimitStep]) -> tuple[LimitStep, ...]:
-    """Return only those steps that change the limit.
+    """Return those steps of a power limit that change its value.
 
     Args:
         watts: limit before the first step.

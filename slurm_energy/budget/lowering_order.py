@@ -66,9 +66,9 @@ class LoweringOrder:
     last_price: Floats
 
     def limit_watts(self, rows: Ints, price: float) -> Floats:
-        """Return the power limit per device of the given groups at a price, shape (len(rows),).
+        """Return the power limit per device of the given groups, shape (len(rows),).
 
-        The price measures how far all groups are lowered.
+        The limit depends on a price, a number that states how far the power of all groups is lowered.
         """
         first, last = self.first_price[rows], self.last_price[rows]
         taken = np.clip((price - first) / (last - first), 0.0, 1.0)
@@ -83,7 +83,8 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
     Args:
         groups: n groups of devices.
-        limits: characteristic limits of these groups from `group_limits`.
+        limits: result of `group_limits` for these groups: for each group, the highest and the lowest power
+            limit, the limit that its job needs, and the limit that keeps the job's slowdown limit.
         policy: policy by which the budget is distributed.
     """
     grid, tier = limit_grid(groups, limits)
@@ -107,10 +108,10 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
     """Divide the range of power limits of each group of devices into segments.
 
-    The ends of the segments are limits per device at which the marginal price of power may change. Each
-    segment has a tier, which determines how early the power is taken from the group. The tier is -1 above
-    the expected power of a device. It is 1 below the lowest limit that keeps the job's slowdown limit. It is
-    0 between these two.
+    The segments are used to lower the limits of all groups step by step. Each segment has a tier, which
+    determines how early the power of the segment is taken from the group. Tier -1 is taken first. It is the
+    range above the expected power of a device. Tier 1 is taken last. It is the range below the lowest limit
+    that keeps the job's slowdown limit. Tier 0 is the range between these two.
 
     Args:
         groups: n groups of devices.
@@ -130,11 +131,12 @@ def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
 
 
 def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
-    """Return the throughput that groups of devices lose per watt of a lower power limit.
+    """Return the throughput that is lost per watt if the power limits of device groups are lowered.
 
-    Each group has a falling sequence of limits (`grid`). A segment is the range between two successive
-    limits. There is one value per group and segment, shape (n, s). The unit of throughput is one node at
-    full speed. Within a tier, the loss per watt does not fall from a segment to the next lower one.
+    For each group, `grid` contains possible limits in descending order. A segment is the range between two
+    successive limits. There is one value per group and segment, shape (n, s). The unit of throughput is one
+    node at full speed. A tier is a run of segments. Within a tier, the loss per watt of a segment is never
+    below that of the segments with higher limits.
 
     Args:
         groups: n groups of devices.
@@ -147,10 +149,12 @@ def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
 
 
 def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
-    """Return the prices in the range -1 to 0 at which the limits of groups are lowered first.
+    """Return the prices at which devices give up the power that they do not need.
 
-    Each group of devices has spare power, which is its maximum minus the power that it needs. At each price,
-    the same fraction of the spare power of every group is taken.
+    A price is a number that measures how far the limits of all groups of devices are lowered. Each group has
+    spare power, which is its maximum minus the power that it needs. While the price rises from -1 to 0, all
+    groups give up the same fraction of their spare power. The result is the start and the end of the price
+    interval of each segment of `grid`, the power limits of the groups.
     """
     spare = np.maximum(limits.max_watts - limits.needed_watts, 1e-9)[:, None]
     price = -1 + np.clip((limits.max_watts[:, None] - grid) / spare, 0.0, 1.0)
@@ -158,22 +162,29 @@ def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
 
 
 def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Floats]:
-    """Return prices of power that fall linearly from 1 to 0 as the power limit rises.
+    """Return the prices at both ends of each segment of the power limits of device groups.
 
-    The price depends on the limit divided by a reference power.
+    A price states how far all groups are lowered: the higher the price, the lower the limits. Here the price
+    is 1 minus the limit divided by a reference power, but at least 0.
+
+    Args:
+        grid: power limits of each group in descending order.
+        reference_watts: reference power of each group.
     """
     price = 1 - np.clip(grid / np.maximum(reference_watts, 1e-9)[:, None], 0.0, 1.0)
     return price[:, :-1], price[:, 1:]
 
 
 def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, Floats]:
-    """Return prices for the order in which the policy `least-edp` lowers power limits.
+    """Return the order in which the policy `least-edp` lowers power limits, as prices from 0 to 1.
 
-    The prices are from 0 to 1. A price rises with the loss of throughput per watt, so limits that cost
-    little throughput are lowered first. The aim is the lowest energy-delay product of the cluster per unit
-    of work. While a budget limits jobs, the jobs use all of the budget. This product is then the budget
-    divided by the square of the throughput, and it is lowest where the throughput is highest. The sum of the
-    jobs' energy-delay products is no substitute, because it grows without bound for the slowest job.
+    A price rises with the loss of throughput per watt. Limits with a low price are lowered first, so limits
+    that cost little throughput are lowered first.
+
+    The aim is the lowest energy-delay product of the cluster per unit of work. While a budget limits jobs,
+    the jobs use the whole budget. The energy-delay product of the cluster is then the budget divided by the
+    square of the throughput. It is lowest where the throughput is highest. The sum of the jobs' energy-delay
+    products is not used, because it grows without bound for the slowest job.
     """
     slope = throughput_slopes(groups, grid, tier)
     width = grid[:, :-1] - grid[:, 1:]
@@ -192,11 +203,12 @@ def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, 
 
 
 def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
-    """Return the slopes of the largest convex function that nowhere exceeds the cost.
+    """Return the slopes of the largest convex function that is nowhere above the given cost.
 
-    The range of power limits of each group is divided into segments. Each segment belongs to a tier. The
-    function is computed separately for each tier. The slope of segment j is the maximum over i <= j of the
-    minimum over l > j of the slope between the grid points i and l, both in the tier of segment j.
+    The function says how the cost rises as the power limits of each group of devices fall. It is computed
+    separately for each tier: a tier is a run of segments of the range of limits. The slope of segment j is
+    the maximum over i <= j of the minimum over l > j of the slope between the grid points i and l, both in
+    the tier of segment j.
 
     Args:
         grid: limits in descending order, shape (n, s + 1).
@@ -220,15 +232,15 @@ def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
 
 
 def _after_deadlines(deadline_s: Floats, first: Floats, last: Floats) -> tuple[Floats, Floats]:
-    """Return prices for the policy that lowers jobs by their deadlines.
+    """Return prices with which a budget lowers the power of jobs in the order of their deadlines.
 
-    A price states how late a segment of a group's power range is taken away. Groups are ordered by deadline
-    first, and by their own prices second. Groups with the least slack are lowered last.
+    A price states how late a segment of a group's power range is taken away. Groups with the latest deadline
+    are lowered first. Groups with the same deadline are lowered by their given prices.
 
     Args:
         deadline_s: deadline of each group.
-        first: price at the start of each segment.
-        last: price at the end of each segment.
+        first: given price at the start of each segment.
+        last: given price at the end of each segment.
     """
     _, rank = np.unique(-deadline_s, return_inverse=True)
     ranks = float(np.max(rank, initial=0) + 1)

@@ -48,8 +48,9 @@ class DeviceReport:
         watts: mean power since the last poll; None if unknown.
         job_ids: jobs that use the device.
         ceiling_watts: ceiling of the power limit as the agent has read it back; None without a ceiling. The
-            agent keeps the ceiling whatever the node's jobs request. After this reading, the start of a job
-            may have raised the ceiling to `start_watts` of the controller's decision.
+            agent keeps the ceiling whatever the node's jobs request. If a job starts after the agent has
+            read the ceiling, the present ceiling may be higher. It is then at most `start_watts` of the
+            controller's decision.
     """
 
     name: str
@@ -150,7 +151,9 @@ class NodePoll:
 
     @classmethod
     def from_json(cls, data: Any) -> NodePoll:
-        """Build a poll from a dict that `to_json` returned. Unknown keys are ignored.
+        """Build the report (poll) of a node from a dict that `to_json` returned.
+
+        Unknown keys are ignored.
 
         Raises:
             UsageError: a key is missing, or a value is out of range.

@@ -81,13 +81,15 @@ class PowerShares:
     """Result of the distribution of b budgets among n groups of devices.
 
     Attributes:
-        limit_watts: limit of each device of a group; NaN means that no limit is needed. Shape (n,).
-        binding: row of the budget that determines the group's limit, shape (n,). -1 means that no budget
-            determines the limit.
-        keeps_slowdown: whether the limit keeps the job's slowdown limit. Shape (n,).
-        committed_watts: sum of all limits and the fixed power under each budget. A group that needs no limit
-            counts with its expected power. Shape (b,).
-        shortfall_watts: power by which a budget is exceeded although every group has its floor. Shape (b,).
+        limit_watts: power limit of each device of a group; NaN means that no limit is needed. Shape (n,).
+        binding: row of the budget that determines the group's power limit, shape (n,). -1 means that no
+            budget determines the power limit.
+        keeps_slowdown: whether the job stays within its permitted slowdown under the power limit. Shape
+            (n,).
+        committed_watts: sum of all power limits and the fixed power under each budget. A group that needs no
+            limit counts with its expected power. Shape (b,).
+        shortfall_watts: power by which a budget is exceeded although every group has its lowest permitted
+            power limit (floor). Shape (b,).
     """
 
     limit_watts: Floats

@@ -80,10 +80,11 @@ class PartitionPower:
         idle_cpu_watts, idle_gpu_watts: idle power per CPU and per GPU, the minimum over all nodes.
         is_exclusive: whether each job gets whole nodes.
         is_default: whether the partition is the default of jobs that name no partition.
-        node_min_watts: maximum over the nodes of the sum of the packages' minimum power limits. None means
-            that a node that has reported has no power limits, or no node has reported.
-        gpu_min_watts: maximum over the nodes of a GPU's minimum power limit. None means that a node that has
-            reported has no GPU power limits, or no node has reported.
+        node_min_watts: lowest power limit of a node: the sum of the minimum power limits of its packages.
+            The value is the maximum over the nodes. It is None if no node has reported, or if any node has
+            reported that its packages have no power limits.
+        gpu_min_watts: minimum power limit of a GPU. The value is the maximum over the nodes. It is None if
+            no node has reported, or if any node has reported that its GPUs have no power limits.
         package_model, gpu_model: kind of all packages and of all GPUs; an empty value means that there are
             several kinds, or the kind is unknown.
     """

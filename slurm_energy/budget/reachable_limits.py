@@ -47,22 +47,25 @@ Packages of the lab draw up to 0.91 of it at their lowest frequency."""
 
 
 class ReachableLimits:
-    """Lowest power limits that the devices of a node keep in practice, learned from the node's polls.
+    """Lowest power limit that each device of a node actually respects.
 
-    Under full load, a device may draw more than a low limit.
+    The limits are learned from the node's polls. A device may accept a low limit and yet draw more than this
+    limit under full load.
     """
 
     def __init__(self) -> None:
         self._states: dict[str, _DeviceState] = {}
 
     def apply(self, poll: NodePoll, now_s: float, *, is_trusted: bool = True) -> NodePoll:
-        """Return the poll with minimum limits replaced by the lowest reachable limits.
+        """Return the report of a node with corrected minimum power limits of the devices.
+
+        The minimum limit of a device is replaced by the lowest limit that the device really reaches.
 
         Args:
             poll: report of the node's agent.
-            now_s: time of the poll on a monotonic clock.
-            is_trusted: whether the node's sensors are trusted. If not, all knowledge from these sensors
-                is discarded.
+            now_s: time of the report on a monotonic clock.
+            is_trusted: whether the node's sensors are trusted. If not, everything that was learned from
+                these sensors is discarded, and the report is returned unchanged.
         """
         if not is_trusted:
             self._states.clear()
@@ -101,19 +104,22 @@ class ReachableLimits:
 class _DeviceState:
     """What is known about one device whose power a budget limits.
 
-    A ceiling is the upper bound that the budget sets on the device's power limit.
+    A ceiling is the upper bound that the budget sets on the device's power limit. A device cannot always
+    keep a low ceiling: its power may stay above it. The present jobs are those in `job_ids`.
 
     Attributes:
         job_ids: jobs that use the device.
-        started_s: time of the first report of these jobs.
-        exceeds_since_s: time since which the device exceeds its ceiling; None means that the device keeps
-            the ceiling.
-        learned_watts: lowest power to which the device can be limited while these jobs run; 0 means unknown.
+        started_s: time at which the first report named these jobs.
+        exceeds_since_s: time since which the power of the device is above its ceiling; None means that the
+            power is not above the ceiling.
+        learned_watts: lowest power to which the device can be limited with the present jobs, learned from
+            measured power above the ceiling; 0 means unknown.
         highest_watts: maximum of `learned_watts` over all jobs so far.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that the
             jobs have started.
         reachable_watts: power that the device may draw at its lowest limit with the present jobs.
-        keeps_lowest: whether the device has kept its lowest limit with the present jobs.
+        keeps_lowest: whether the power of the device has stayed within its lowest limit with the present
+            jobs.
     """
 
     job_ids: tuple[int, ...] = ()
@@ -176,10 +182,10 @@ class _DeviceState:
 
 
 def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:
-    """Return whether a device exceeds its ceiling so much that its range of limits must be corrected.
+    """Return whether a device draws clearly more power than its ceiling permits.
 
-    The ceiling is the upper bound of the power limit. If the result is true, the lowest limit that the
-    device can keep is higher than assumed.
+    The ceiling is the upper bound that a budget sets for the power limit. If the result is true, the lowest
+    limit that the device can keep is higher than assumed. The assumption must then be corrected.
 
     Args:
         device: report of the device.
@@ -195,9 +201,10 @@ def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:
 
 
 def _plausible_watts(device: DeviceReport) -> float:
-    """Return the maximum plausible value of a device's lowest reachable limit, in watts.
+    """Return the highest power that is plausible as the lowest reachable limit of a device, in watts.
 
-    A higher power is assumed to be a fault of the sensor.
+    The lowest reachable limit is the power that the device still draws at its lowest power limit. A measured
+    power above the returned value is assumed to be a fault of the sensor.
     """
     highest = _MAX_SHARE * (device.max_watts or 0.0)
     return min(highest, _MAX_GPU_RATIO * (device.min_watts or 0.0)) if _is_gpu(device) else highest

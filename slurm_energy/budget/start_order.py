@@ -1,8 +1,9 @@
-"""Order of the starts of pending jobs under the headroom of power budgets.
+"""Order of the starts of pending jobs under power budgets.
 
-The jobs are considered in the order of their priority. The first job that does not fit waits. A later job
-may start earlier only if it does not delay this first waiting job. It causes no delay in two cases: it ends
-before enough running jobs have ended, or it leaves enough power for the first waiting job.
+The headroom of a budget is the power that new jobs may add. The jobs are considered in the order of their
+priority. The first job that does not fit waits. A later job may start earlier only if it does not delay this
+first waiting job. It causes no delay in two cases: it ends before enough running jobs have ended, or it
+leaves enough power for the first waiting job.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def order_starts(
 def _left_by(jobs: Sequence[PowerRequest], headroom: Floats) -> list[float]:
     """Return the power that remains under each budget after the start of the given jobs.
 
-    If the headroom of a budget is already negative before, it counts as 0.
+    Args:
+        jobs: the jobs to start.
+        headroom: power that new jobs may add under each budget. A negative value counts as 0.
     """
     left: list[float] = np.maximum(headroom, 0.0).tolist()
     for job in jobs:
@@ -116,11 +119,14 @@ def _admit(jobs: Sequence[PowerRequest], headroom: Floats) -> PowerAdmission:
 def _start_of(
     job: PowerRequest, budget: int, running: Sequence[PowerRequest], free_watts: float
 ) -> tuple[float, float]:
-    """Return when enough running jobs have ended for a waiting job to start under a budget.
+    """Return when a waiting job can start under a power budget.
+
+    The waiting job can start as soon as enough running jobs under the budget have ended. Running jobs are
+    assumed to end at their time limits.
 
     Returns:
-        The time in seconds, and the watts that remain free after the start; infinity and 0 if the waiting
-            job cannot start even after all running jobs have ended.
+        The time in seconds, and the watts that remain free after the start; infinity and 0 if the
+            waiting job cannot start even after all running jobs have ended.
     """
     ends = sorted((one.time_limit_s, one.watts) for one in running if budget in one.budgets)
     for end_s, ending in itertools.groupby(ends, key=lambda end: end[0]):

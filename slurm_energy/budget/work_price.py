@@ -1,9 +1,10 @@
-"""Price of power, at which pending and running jobs compete for power.
+"""Price of power, by which power is divided between pending and running jobs.
 
-The work of a job is its run time without power limits, times its number of nodes. A price of power is work
-per second and watt. Each pending job pays a price: its highest speed per watt above idle. A running job
-gives up the part of its power that yields less work per watt than this price. If the pending job starts with
-the power that running jobs give up, the throughput of the cluster rises.
+The work of a job is its run time without power limits, times its number of nodes. The price of power is the
+work that a job does per second and per watt. A pending job offers the price at its most efficient power: its
+highest speed per watt above idle power. A running job gives up the part of its power that yields less work
+per watt than the offered price. A pending job that starts with this power increases the throughput of the
+cluster.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ MIN_GAIN: Final = 0.1
 class EconomicPower:
     """Power at which pending jobs yield the most work per watt, as columns of shape (n,).
 
-    Each of the n rows is a group of devices of a job. The price of power is the work that a job does per
-    watt.
+    Each of the n rows is a group of devices of a job.
 
     Attributes:
-        limit_watts: economic limit: limit of each device at this power.
+        limit_watts: economic limit, that is the limit of each device at this power.
         added_watts: power of all devices of the group at this limit, above idle.
-        level: index in `PRICES` of the price that the group's job pays for its power.
+        level: index in `PRICES` of the work per joule that the group's job does at this power. This number
+            is called the price of the power.
     """
 
     limit_watts: Floats
@@ -50,7 +51,8 @@ def economic_power(
     Args:
         pending: groups of devices of pending jobs, with predicted power and response to limits.
         idle_watts: power of one idle device, shape (n,).
-        limits: characteristic limits of the groups; None means that they are computed.
+        limits: for each group, the highest and the lowest power limit, the limit that its job needs, and the
+            limit that keeps the job's slowdown limit. None means that they are computed.
     """
     at_prices = limits_at_prices(pending, limits or group_limits(pending))
     added = pending.devices[:, None] * np.maximum(0.0, at_prices - idle_watts[:, None])
@@ -73,10 +75,10 @@ def economic_power(
 
 
 def price_levels(prices: Floats) -> Ints:
-    """Return, for each given price of power, its level in the list `PRICES`.
+    """Return the level of each of the given prices of power.
 
-    The level is the index of the highest of `PRICES` that does not exceed the price. If all of `PRICES`
-    exceed the price, the level is 0.
+    A price of power is work per joule. The level is the index of the highest price in `PRICES` that does not
+    exceed the given price. If all prices in `PRICES` exceed the given price, the level is 0.
     """
     levels: Ints = np.maximum(0, np.searchsorted(PRICES, prices, side="right") - 1).astype(np.int64)
     return levels
@@ -91,7 +93,8 @@ def limits_at_prices(groups: PowerGroups, limits: GroupLimits) -> Floats:
 
     Args:
         groups: n groups of devices.
-        limits: characteristic limits of these groups.
+        limits: for each group, the highest and the lowest power limit, the limit that its job needs, and the
+            limit that keeps the job's slowdown limit.
     """
     grid, tier = limit_grid(groups, limits)
     slope = throughput_slopes(groups, grid, tier)
@@ -116,8 +119,8 @@ def headroom_at_prices(
     Args:
         groups: groups of devices of running jobs, and of devices without jobs.
         budgets: budgets in force.
-        limits: characteristic power limits of the groups, such as the lowest permitted limit; None means
-            that they are computed.
+        limits: for each group, the highest and the lowest power limit, the limit that its job needs, and the
+            limit that keeps the job's slowdown limit. None means that they are computed.
     """
     counted_watts = limits_at_prices(groups, limits or group_limits(groups))
     used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts

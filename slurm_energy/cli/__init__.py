@@ -1,1 +1,4 @@
-"""The `senergy` command: one module per subcommand, argument parsing and printing only."""
+"""Command line interface: the command `senergy`.
+
+Each subcommand has its own module. The modules only parse arguments and print results.
+"""

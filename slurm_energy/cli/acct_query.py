@@ -1,4 +1,4 @@
-"""The queries of `senergy acct`: rows from sacct, energy from senergyctld, and their join."""
+"""Queries of `senergy acct`: the rows come from sacct, and their energy from senergyctld."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ def _selected_running(
 def read_energy(
     args: argparse.Namespace, client: ControllerClient, cells: Sequence[Mapping[str, str]]
 ) -> tuple[list[JobUsage], VisibleJobs]:
-    """Return the energy records of all runs of the jobs in the rows.
+    """Read the energy records of all runs of the given jobs from the controller.
 
-    Also return the jobs that the caller may see.
+    Return the records, grouped by run, and the jobs that the caller may see.
 
     Args:
         args: parsed options.
         client: client of the controller.
-        cells: rows with `sacct.IDENTITY_FIELDS`.
+        cells: rows of sacct, each with `sacct.IDENTITY_FIELDS`.
     """
     parameters = {"steps": "0" if args.allocations else "1", "duplicates": "1", "omit_others": "1"}
     ids = sorted({row["JobIDRaw"].partition(".")[0] for row in cells}, key=int)
@@ -210,9 +210,9 @@ def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[A
 
 
 def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with emissions and cost.
+    """Return the rows of `senergy acct` with the emissions and the cost of their energy.
 
-    For this purpose, the energy of a job is spread evenly over the job's run time.
+    The energy of a job is assumed to be spread evenly over the job's run time.
     """
     usages = [row.usage for row in rows if row.usage is not None]
     if not usages:
@@ -247,7 +247,7 @@ def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list
 
 
 def _window(cells: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the parameters for a time window that contains all rows.
+    """Return the query parameters of a time window that contains all given rows of sacct.
 
     Jobs that have not started count from their submission.
     """

@@ -1,4 +1,7 @@
-"""Best known settings of a job before it runs: `senergy predict --best`, `senergy template render --best`."""
+"""Recommendation of the best known settings for a job before it is submitted.
+
+The commands `senergy predict --best` and `senergy template render --best` use this module.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ class BestSettings:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add --best and --slowdown."""
+    """Add the options --best and --slowdown to a parser."""
     parser.add_argument("--best", metavar="OBJECTIVE", help=f"best known settings: {', '.join(OBJECTIVES)}")
     parser.add_argument(
         "--slowdown",
@@ -205,7 +208,9 @@ def _origin(point: ResponsePoint) -> str:
 
 
 def _learned(args: argparse.Namespace, request: PredictionRequest) -> ResponseCurve | None:
-    """Return the response curve of a job's program that senergyctld has learned from earlier runs.
+    """Return what senergyctld has learned about a job's program from earlier runs.
+
+    The result is a response curve: time and power of the program at different settings.
 
     Raises:
         UnavailableError: the controller does not answer.

@@ -1,4 +1,7 @@
-"""`senergy budget`: limits and power now, planned and live changes, history, explanations of jobs."""
+"""`senergy budget`: show limits, power and history of power budgets, and change their limits.
+
+The command also shows planned changes, and explains the effect of budgets on jobs.
+"""
 
 from __future__ import annotations
 

@@ -214,9 +214,10 @@ def _check_search_options(args: argparse.Namespace, method: str) -> None:
 
 
 def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
-    """Return what calibrations of other kinds of GPU tell about GPUs of the kind `hardware`.
+    """Return the starting point (prior) of the calibration for GPUs of the kind `hardware`.
 
-    The result is the starting point (prior) of the calibration.
+    The prior is computed from calibrations of other kinds of GPU: those that --prior names, else those of
+    the package.
 
     Raises:
         UsageError: a --prior file is for the same kind of GPU, or contains no information that can be

@@ -1,8 +1,8 @@
 """Generator of shell completion: `python -m slurm_energy.cli.completion bash|zsh|fish`.
 
-The library shtab generates the commands and options from the parsers. The values come from
-`completion_values`. The generated scripts start no Python. Some words come from a daemon; they are printed
-by a command that is stopped after a second.
+The library shtab generates the completion of commands and options from the parsers. The completion of values
+comes from `completion_values`. The generated scripts start no Python. Some of the values come from a daemon.
+A command prints these values, and is stopped after a second.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ def _add_sources(command: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _functions(source: ValueSource) -> dict[str, Any]:
-    """Return the functions that complete words from a source, by shell, in the form that shtab requires."""
+    """Return the shell functions that complete words from a source.
+
+    The result maps the name of each shell to its function, in the form that the library shtab requires.
+    """
     fish = f"(__fish_complete_list , {source.name})" if source.is_list else f"({source.name})"
     preamble = {"bash": _bash(source), "zsh": _zsh(source), "fish": _fish(source)}
     return {"bash": source.name, "zsh": source.name, "fish": fish, "preamble": preamble}

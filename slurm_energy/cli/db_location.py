@@ -1,4 +1,4 @@
-"""The database that a `senergy db` command opens."""
+"""Selection and opening of the database on which a `senergy db` command works."""
 
 from __future__ import annotations
 

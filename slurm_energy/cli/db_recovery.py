@@ -1,4 +1,4 @@
-"""`senergy db recover`: the readable rows of a damaged SQLite file."""
+"""Command `senergy db recover`, which copies the readable rows of a damaged SQLite file."""
 
 from __future__ import annotations
 

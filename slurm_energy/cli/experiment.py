@@ -107,10 +107,10 @@ def run(args: argparse.Namespace) -> int:
 def _earlier_runs(
     controller: ControllerClient, query: Mapping[str, str], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the earlier records of requeued jobs that have a run in the time window.
+    """Return the records of the earlier runs of requeued jobs, from before the time window.
 
-    The returned records are of runs before the window. They are needed because the report counts the energy
-    of all runs of a job.
+    A job is included if it has a record in the window but its first run ended earlier. The earlier records
+    are needed because the report counts the energy of all runs of a job.
 
     Args:
         controller: client of the controller.

@@ -170,7 +170,7 @@ def _tag(action: argparse.Action) -> str:
 
 
 def _fields() -> Iterator[str]:
-    """Yield the section on fields of `senergy acct` that sacct lacks."""
+    """Yield the section of the man page about the fields of `senergy acct` that sacct does not have."""
     from slurm_energy.reports.acct.acct_fields import catalogue
     from slurm_energy.slurm.sacct_fields import NEWEST
 
@@ -207,11 +207,11 @@ def _configuration() -> Iterator[str]:
 
 
 def _closing(see: Sequence[str], epilog: str = "") -> Iterator[str]:
-    """Yield the last sections of a page.
+    """Yield the last sections of a man page: exit status, environment, files and related pages.
 
     Args:
         see: other man pages to refer to.
-        epilog: epilog of the help page, which may list exit codes of the command.
+        epilog: epilog of the command's help, which may list its exit codes.
     """
     yield roff.section("Exit status")
     own = epilog.rpartition("exit codes:")[2].split("\n\n")[0] if "exit codes:" in epilog else EPILOG

@@ -1,4 +1,7 @@
-"""Energy records and node observations of one ended or running job, from senergyctld."""
+"""Functions that fetch a job from senergyctld: its energy records and node observations.
+
+The job may have ended or may still run.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,7 @@ def fetch_documents(client: ControllerClient, job_id: str, *, quiet: bool = Fals
     Args:
         client: client of the controller.
         job_id: id of the job.
-        quiet: print no note if there are no observations.
+        quiet: whether to omit the message that is otherwise printed if there are no observations.
     """
     from slurm_energy.protocol.observation_requests import node_documents, observation_path
 

@@ -1,4 +1,7 @@
-"""Writing of output files that users name by options. A failure to write is a one-line error."""
+"""Writing of output files whose paths users give by options.
+
+If a file cannot be written, the error is reported in one line.
+"""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict a training job in each alternative, or a batch script, and print the result."""
+    """Predict a training job for each way to run it, or predict a batch script; print the result."""
     if args.job:
         return predict_job.run(args)
     if args.best is not None or args.slowdown is not None:
@@ -136,7 +136,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _site(args: argparse.Namespace) -> SiteCalibrations:
-    """Return the site's own calibrations of the predictor, and register the site's hardware files."""
+    """Return the site's own calibrations of the predictor (corrections of its model).
+
+    The hardware files of the site are registered as a side effect.
+    """
     from slurm_energy.oracle.site_files import use_site
 
     settings = connection.configuration(args).oracle

@@ -121,8 +121,8 @@ def _run(argv: list[str]) -> int:
 def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Forward signals to the child process, including signals received before it was started.
 
-    A child process inherits masks and SIG_IGN, but no handlers. The child therefore ignores the signals that
-    the caller of this program ignores.
+    A signal that the caller of this program ignores is not caught here. The child inherits this setting and
+    therefore ignores the signal, too.
     """
     early: list[int] = []
     children: list[subprocess.Popen[bytes]] = []

@@ -26,10 +26,12 @@ _CONDITIONS = ("start=", "end=", "interval=", "accounts=", "users=", "clusters="
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Refuse command-line words that are not conditions for HTML pages.
+    """Refuse command-line words that have no meaning for HTML pages.
+
+    Allowed words are conditions that select what the page shows.
 
     Raises:
-        UsageError: names the word.
+        UsageError: a word is not such a condition. The message contains the word.
     """
     for word in words:
         if not word.lower().startswith(_CONDITIONS):

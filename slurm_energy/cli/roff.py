@@ -55,20 +55,23 @@ def subsection(name: str) -> str:
 
 
 def paragraph(text: str) -> Iterator[str]:
-    """Yield the lines of a paragraph."""
+    """Yield the lines that write a paragraph of text in the man page format (roff)."""
     yield ".PP"
     yield escape(text)
 
 
 def tagged(tag: str, explanation: str) -> Iterator[str]:
-    """Yield the lines of a paragraph with a tag. The tag is already marked up."""
+    """Yield the lines of a man page for a term, such as an option, and its explanation.
+
+    The term is the argument `tag`. It already contains its font macros. The explanation is escaped.
+    """
     yield ".TP"
     yield tag
     yield escape(explanation) if explanation else r"\&"
 
 
 def example(row: HelpRow) -> Iterator[str]:
-    """Yield a command of an example below its explanation."""
+    """Yield an example for a manual page: the explanation, and below it the command."""
     if row.explanation:
         yield from paragraph(f"{row.explanation[:1].upper()}{row.explanation[1:]}:")
     yield from verbatim(line.strip() for line in shell_lines(row.term, _EXAMPLE_COLUMNS))
@@ -94,7 +97,7 @@ def without_empty_breaks(lines: Iterable[str]) -> Iterator[str]:
 
 
 def verbatim(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines that keep their breaks and blanks."""
+    """Yield lines of a man page that keep their line breaks and blanks."""
     yield from (".PP", ".RS 4", ".nf")
     yield from (escape(line) or r"\&" for line in lines)
     yield from (".fi", ".RE")

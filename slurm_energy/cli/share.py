@@ -109,13 +109,13 @@ def _names(text: str | None) -> list[str] | None:
 def _refuse_unknown(
     rows_of_answer: Sequence[Mapping[str, Any]], accounts: Sequence[str], users: Sequence[str]
 ) -> None:
-    """Check that the requested accounts and users exist.
+    """Raise an error if a requested account or user does not exist.
 
-    An account without a row in the answer is refused. A user without a row is refused only if the user also
-    does not exist on this host.
+    An account without a row in the response is refused. A user without a row is refused only if the user is
+    also unknown on this host.
 
     Raises:
-        NotFoundError: names the account or user.
+        NotFoundError: an account or user does not exist. The message contains the name.
     """
     for name in accounts:
         if not any(row["account"] == name for row in rows_of_answer):

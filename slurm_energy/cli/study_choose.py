@@ -44,7 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate the alternatives and print the recommendation."""
+    """Simulate the alternatives of a study and print which one is recommended.
+
+    An alternative is one combination of means to save energy.
+    """
     from slurm_energy.study.choice.alternatives import parse_alternative
     from slurm_energy.study.choice.choose_step import ChoiceRequest, run_choose
     from slurm_energy.study.directory import StudyDirectory
@@ -103,12 +106,12 @@ def _lines(result: dict[str, Any], directory: str) -> list[str]:
 
 
 def _table(alternatives: list[dict[str, Any]], kpis: list[str]) -> list[str]:
-    """Return the lines of a table of the study alternatives.
+    """Return the lines of the table that compares plans for saving energy (alternatives).
 
-    The table shows how each alternative changes the energy and the KPIs of the study's objective.
+    The table shows how each plan changes the energy and the KPIs of the study's objective.
 
     Args:
-        alternatives: results of the alternatives.
+        alternatives: results of the simulated plans.
         kpis: KPIs of the objective.
     """
     names = [name for name in dict.fromkeys([*kpis, "energy_kwh"]) if name in alternatives[0]["kpis"]]
@@ -135,7 +138,8 @@ def _change(kpi: dict[str, float] | None) -> str:
 def _cost_table(title: str, rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a table that compares the present operation with a simulated alternative.
 
-    Each line shows the energy, wait and completion time of one element of `rows`.
+    The alternative is a combination of energy measures. Each line shows the energy, wait and completion time
+    of one element of `rows`, such as an account.
     """
     width = max(len(title), *(len(row["name"]) for row in rows), len("(unknown)"))
     lines = [f"{title:<{width}} {'Jobs':>8} {'kWh today':>10} {'Change':>8} {'Wait':>10} {'Completion':>10}"]

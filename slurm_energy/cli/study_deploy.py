@@ -1,4 +1,4 @@
-"""`senergy study deploy`: put the chosen alternative into force by stages, or take it back."""
+"""`senergy study deploy`: deploy the chosen energy-saving measures in stages, or undo them."""
 
 from __future__ import annotations
 
@@ -65,9 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run `senergy study deploy`: begin a stage, apply the arm for a given time, or undo the stages.
+    """Run the command `senergy study deploy`.
 
-    An arm is either the alternative or the site's own configuration.
+    The command begins a stage of the deployment. With `--undo`, it undoes the deployment. With `--tick`, it
+    brings the configuration into force that the plan of the stage states for the given time. This is either
+    the configuration with the energy measures, or the site's own configuration.
     """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.rollout.deploy_step import Deployment
@@ -116,7 +118,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _draws(args: argparse.Namespace) -> bool:
-    """Return whether the stage draws at random which jobs are treated and which are control jobs."""
+    """Return whether the deployment assigns jobs to treatment or control at random."""
     return args.design in ("switchback", "users") or (args.design == "partition" and not args.partition)
 
 

@@ -42,7 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate the digital twin of the cluster, and print the errors of its replay."""
+    """Calibrate the digital twin (simulation) of the cluster, and print its errors.
+
+    The errors are found by a replay of measured days.
+    """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.modelling.model import ModelOptions, TwinError, run_model
     from slurm_energy.study.modelling.replay import REPLAY_KPIS

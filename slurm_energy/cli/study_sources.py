@@ -1,4 +1,7 @@
-"""Options of `senergy study` that name the source of the data: files, or the running site."""
+"""Options of `senergy study` that name the source of the data.
+
+The data come from files, or from senergyctld and sacct of the running cluster.
+"""
 
 from __future__ import annotations
 

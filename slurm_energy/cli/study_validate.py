@@ -1,4 +1,4 @@
-"""`senergy study validate`: measured effect of the deployment, and verdicts.
+"""`senergy study validate`: measure the effect of a deployment, and judge its targets and limits.
 
 The effect is stated with confidence intervals. A deployment that breaks a limit is undone.
 """
@@ -33,7 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Validate the deployment and print the verdicts."""
+    """Measure the effect of the deployment, check its limits, and print the verdicts.
+
+    Return the exit code. The exit code reports a failure if the deployment breaks a limit.
+    """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.effects.validation import ValidationOptions, deployment_begin_s, run_validation
 

@@ -200,7 +200,10 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def read_knobs(args: argparse.Namespace) -> list[Factor]:
-    """Return the swept quantities (factors) from the options that `add_knobs` adds, in their order."""
+    """Return the settings that the user wants to vary in a sweep, each with its values.
+
+    The function reads the command-line options that `add_knobs` has added.
+    """
     from slurm_energy.tuning.sweep.factors import KNOBS, parse_factor
 
     given = {name: getattr(args, name.replace("-", "_")) for name in KNOBS}

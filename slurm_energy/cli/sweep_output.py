@@ -74,7 +74,11 @@ class ProgressBar:
         self._text = line.rstrip()
 
     def _total(self, schedule: SweepSchedule) -> int:
-        """Return the number of runs that the sweep will have if no further sweep point is dropped."""
+        """Return the number of runs that the sweep will have in total.
+
+        A point of the sweep is a combination of settings. The sweep drops a point that fails, or that is
+        slower and needs more energy than another point. The result assumes that no further point is dropped.
+        """
         dropped = len(schedule.dominated | schedule.failed)
         active = len(self._state.points) - dropped
         ended = sum(run.point in schedule.dominated | schedule.failed for run in self._state.runs)

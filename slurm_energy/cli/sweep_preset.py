@@ -1,4 +1,8 @@
-"""Presets of `senergy sweep`: options of the command line, machine of the job, and points of the design."""
+"""The part of `senergy sweep` that uses presets, which are configurations for a kind of program.
+
+The module defines the options of the command line, describes the machine of the job, and returns the points
+to measure.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,10 @@ def saved_sweep(args: argparse.Namespace, template: Template, given: dict[str, s
 
 
 def _load(path: Path) -> SavedSweep | None:
-    """Return a saved sweep; None if there is no file or no measurement of the reference."""
+    """Return a saved sweep (series of runs at different settings).
+
+    None means that there is no file, or that the run at the reference settings was not measured.
+    """
     from slurm_energy.sweep import state as states
     from slurm_energy.tuning.sweep.result import sweep_result
 
@@ -139,11 +142,11 @@ def _best(result: SweepResult, objective: Objective) -> PointResult:
 
 
 def _other_settings(result: SweepResult, best: PointResult, filled: Collection[str]) -> list[str]:
-    """Return the settings of the point `best` that the template does not contain, as NAME=VALUE.
+    """Return settings of the best sweep point that the batch template does not set, as NAME=VALUE.
 
-    The settings are environment variables and sbatch options. If several settings are equal at all
-    sweep points, such as two variables with the number of threads, at most one of them is
-    returned.
+    Only environment variables and sbatch options are returned. Two settings may have the same value at every
+    sweep point, for example two variables that both state the number of threads. At most one of such
+    settings is returned, and none if the template already sets one of them.
     """
     columns = {
         column[0][0]: tuple(value for _, value in column)

@@ -1,4 +1,8 @@
-"""Sources of `senergy timeline`: record and observation of the job, and the files of the user."""
+"""Collection of the data that `senergy timeline` shows.
+
+The data are the energy record and the observation of the job, and event files and profiler traces of the
+user.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,7 @@ class CollectedSources:
 
     @property
     def is_running(self) -> bool:
-        """Whether the job is known to run."""
+        """Whether the accounting data state that the job is still running."""
         return self.usage is not None and self.usage.job.state == "RUNNING"
 
     @property
@@ -112,7 +116,11 @@ def _add_path(
     *,
     whole: bool,
 ) -> None:
-    """Add the inputs that a path names, each file once. Inputs of other jobs and ranks are left out."""
+    """Add the inputs (files of a profile or timeline) that a path names, each file once.
+
+    In a directory, files of other jobs and other ranks are left out. If the path itself is a file of another
+    job, this is an error.
+    """
     is_folder = path.is_dir()
     for source in find_inputs(path, whole=whole):
         if source.path.absolute() in seen:

@@ -1,4 +1,8 @@
-"""`senergy tune`: response curves that the controller learned for programs, and fixed operating points."""
+"""Command `senergy tune`, which shows what the controller has learned about programs.
+
+The command shows the response of programs to settings. Users can also fix (pin) the operating point of a
+program.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ def configure(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Characterise a node and print one table per class."""
+    """Measure how a node responds to settings, and print one table per class of compute kernels.
+
+    The measurement (characterisation) runs a reference kernel of each class as Slurm jobs on the node.
+    """
     from slurm_energy.sweep import characterisation
 
     if not 0 < args.time <= characterisation.MAX_MINUTES:

@@ -273,10 +273,10 @@ def _predictions(
     wanted: Sequence[str],
     notes: list[str],
 ) -> dict[str, Prediction]:
-    """Return the prediction for each cluster.
+    """Return the predicted time and energy of the job for each cluster.
 
-    A cluster without similar runs, or without an answer within `_OTHERS_TIMEOUT_S`, gets the prediction of
-    this cluster. A note is added for each cluster that did not answer.
+    A cluster gets the prediction of this cluster in two cases: it has no similar runs, or it does not answer
+    within `_OTHERS_TIMEOUT_S`. A note is added for each cluster that did not answer.
     """
     others = [name for name in wanted if name != config.cluster.name]
     answers: dict[str, Prediction | EnergyError | None] = {}

@@ -52,7 +52,11 @@ class HelpBlock:
 
 
 def blocks(text: str) -> list[list[HelpBlock]]:
-    """Split a help text into groups at its empty lines, and return each group as a list of blocks."""
+    """Split a help text into groups at its empty lines.
+
+    Return each group as a list of blocks. A block is a paragraph, a list of entries, or a paragraph with a
+    list.
+    """
     groups: list[list[HelpBlock]] = []
     for part in re.split(r"\n\s*\n", text.strip("\n")):
         if part.strip():

@@ -1,4 +1,4 @@
-"""Declaration of the configuration of power budgets: `[budget]` and the tables `[[budgets]]`."""
+"""Declaration of the configuration tables of power budgets: `[budget]` and `[[budgets]]`."""
 
 from __future__ import annotations
 
@@ -215,9 +215,10 @@ class BudgetTable:
 
     @property
     def scopes(self) -> dict[str, str]:
-        """Value of each scope key that is set. A valid table has exactly one scope key.
+        """The keys of this budget table that state to what the budget applies, with their values.
 
-        The value for the key `cluster` is an empty text.
+        These scope keys are `cluster`, `partition`, `nodes`, `account`, `user` and `qos`. A valid table has
+        exactly one of them. The value for the key `cluster` is an empty text.
         """
         texts = {"cluster": "", **{name: getattr(self, name) for name in SCOPES[1:]}}
         return {name: text for name, text in texts.items() if (self.cluster if name == "cluster" else text)}

@@ -61,7 +61,8 @@ class PlacementConfig:
 class OtherCluster:
     """A row of the configuration table of clusters to which jobs can be sent.
 
-    A row describes another cluster. The row of this cluster itself only gives its network and position.
+    Most rows describe another cluster. There may also be a row for this cluster itself, which gives only its
+    network and position.
     """
 
     controller_url: ControllerUrls | None = key(

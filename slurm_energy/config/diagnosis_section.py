@@ -272,7 +272,10 @@ class DiagnosisConfig:
 
     @property
     def site_limits(self) -> AdjustmentPermissions:
-        """Ranges of adjusted values that no permission of a user may exceed."""
+        """Ranges for values that users let slurm-energy adjust, such as the number of loader processes.
+
+        The site sets these ranges. A user cannot permit values outside them.
+        """
         return AdjustmentPermissions.parse(self.adjustment_limits)
 
     def value(self, name: str) -> float:

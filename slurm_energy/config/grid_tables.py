@@ -1,4 +1,7 @@
-"""Declaration of the configuration of carbon intensity and price of electricity: `[carbon]` and `[price]`."""
+"""Declaration of the configuration tables `[carbon]` and `[price]`.
+
+The tables configure the carbon intensity and the price of electricity.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def load_source(argument: Path | str | None = None, *, trusted: bool = False) ->
 
 
 def is_explicit(argument: Path | str | None) -> bool:
-    """Return whether the user named a configuration file. Such a file must exist.
+    """Return whether the user named a configuration file, which must then exist.
 
     Args:
         argument: path from the user; None means that the file is named only if $SENERGY_CONFIG is set.
@@ -222,8 +222,8 @@ class TableReader:
         text: text of the file.
 
     Attributes:
-        newer_release: the value of `cluster.release` in the file if this release is newer than the installed
-            release of slurm-energy; otherwise empty.
+        newer_release: release for which the file was written (`cluster.release`), if it is newer than the
+            installed release of slurm-energy. Otherwise the text is empty.
     """
 
     def __init__(self, path: Path | None, text: str) -> None:

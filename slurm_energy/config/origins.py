@@ -23,7 +23,10 @@ class Origin:
     line: int | None = None
 
     def text(self, file: str) -> str:
-        """Return the origin as text for a comment: `default`, or file, line and node type."""
+        """Return the origin of a configured value as text for a comment in the configuration.
+
+        The text is `default`, or consists of the file, the line and the node type.
+        """
         if not self.table:
             return "default"
         place = f"{file}:{self.line}" if self.line else file

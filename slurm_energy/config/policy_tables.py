@@ -1,4 +1,7 @@
-"""Declaration of the tables of energy.toml that a site repeats: `[policies.NAME]` and `[[edp]]`."""
+"""Declaration of two kinds of tables in energy.toml: `[policies.NAME]` and `[[edp]]`.
+
+A site may define several tables of each kind.
+"""
 
 from __future__ import annotations
 
@@ -76,6 +79,6 @@ class EdpEntry:
 
 
 def policy_name_fault(name: str) -> str | None:
-    """Check the name of a policy. Return None, or the fault."""
+    """Check the name of a policy; return the fault, or None if the name is valid."""
     fits = re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", name)
     return None if fits else "a policy name is a letter a-z, then a-z, 0-9, - and _, at most 32 characters"

@@ -61,7 +61,7 @@ def example_file(config: Config | None = None, notes: Mapping[tuple[str, str], s
 
 
 def tables() -> dict[str, type[Any]]:
-    """Return the sections and tables of the configuration: the dataclass for each header."""
+    """Return the dataclass of each section and table of the configuration, by its header in TOML."""
     return {f"[{name}]": cls for name, cls in SECTIONS.items()} | _TABLES
 
 

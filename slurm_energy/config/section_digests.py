@@ -36,10 +36,11 @@ def shared_values(config: Config) -> dict[str, Any]:
 
 
 def section_digests(config: Config) -> dict[str, str]:
-    """Return a digest of each shared section by name. Only values that differ from the defaults count.
+    """Return a digest (hash) of each shared section of the configuration, by name of the section.
 
-    A section whose values are all defaults has no digest. A key that only a newer release knows does not
-    change the digest while the key has its default.
+    Shared sections must agree on all hosts of a cluster. A digest covers only the keys whose values differ
+    from the defaults. Hosts with different releases therefore have the same digest as long as a key that
+    only the newer release knows has its default. A section whose values are all defaults has no digest.
     """
     digests = {}
     for name in _PARTS:

@@ -164,7 +164,10 @@ def at_least_one_user(value: list[str]) -> str | None:
 
 
 def users_and_groups(value: list[str]) -> str | None:
-    """Check a list of user names and of groups with the prefix `GROUP_MARK`: return None, or the fault."""
+    """Check a list of user names and groups; return the fault, or None if there is none.
+
+    A group has the prefix `GROUP_MARK`.
+    """
     names = [name.removeprefix(GROUP_MARK) for name in value]
     return user_names(names) and f"must be user names, or {GROUP_MARK} and a group's name, without blanks"
 
@@ -173,9 +176,10 @@ NODE_PARTS = ("cpu", "dram", "gpu", "rest")
 
 
 def component_watts(value: dict[str, float]) -> str | None:
-    """Check a table of maximum power in watts by component: return None, or the fault.
+    """Check a table of maximum power in watts by component.
 
-    Components are cpu, dram, gpu, other and node.
+    Return None if the table is valid, otherwise a text that describes the fault. The components are cpu,
+    dram, gpu, other and node.
     """
     wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other", "node")]
     if wrong:
@@ -205,7 +209,10 @@ def node_parts(value: list[str]) -> str | None:
 
 
 def bmc_address(value: str) -> str | None:
-    """Check the URL of a BMC (`ipmi://`, `https://`, `http://`) or empty text: return None, or the fault."""
+    """Check that a text is the URL of a BMC or empty; return the fault, or None if there is none.
+
+    The URL must begin with `ipmi://`, `https://` or `http://`.
+    """
     if value and not value.startswith(("ipmi://", "https://", "http://")):
         return "must begin with ipmi://, https:// or http://"
     try:

@@ -149,9 +149,9 @@ def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, SettingOutcome
 def _outcome(transaction: SettingsTransaction, setting: Setting) -> SettingOutcome:
     """Return the outcome of one setting of a job after the hardware writes.
 
-    The value in force may differ from the requested value, because other jobs on the node request another
-    value or because a power budget sets a lower bound (ceiling). The note of the outcome then states the
-    value in force.
+    The value in force may differ from the requested value, for two reasons. Other jobs on the node may
+    request another value. A power budget may set an upper bound (ceiling) below the requested value. The
+    note of the outcome then states the value in force.
     """
     key, knob = setting.key, transaction.devices.knobs[setting.key]
     original, current = transaction.entries[key].original, transaction.current[key]

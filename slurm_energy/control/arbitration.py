@@ -1,8 +1,8 @@
 """Arbitration between the jobs on one node.
 
-The module determines which jobs a knob affects, and which value results from the values that
-these jobs request. The rules are in docs/policies.md, "Jobs that share a node". All functions
-are pure: they neither access hardware nor keep state.
+The jobs may request different values for a knob (a hardware setting). The module determines which jobs a
+knob affects, and which value results from their requests. The rules are in docs/policies.md, "Jobs that
+share a node". All functions are pure: they neither access hardware nor keep state.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Arbiter:
     domains: KnobDomains = field(default_factory=KnobDomains)
 
     def counts(self, owner: str) -> bool:
-        """Return whether the settings that a job requests on shared devices (its claims) count now.
+        """Return whether the settings that a job requests on shared devices are in effect now.
 
-        The claims of the job `owner` count while the job runs.
+        The settings that the job `owner` requests (its claims) are in effect while the job runs.
         """
         return self.allocations is None or owner in self.allocations
 
@@ -117,14 +117,16 @@ class Arbiter:
 
 
 def merge_claims(name: str, original: str, requested: Sequence[str], affects_others: bool) -> str:
-    """Return the value of a knob that restricts no affected job more than the job itself requests.
+    """Merge the values that jobs request for a hardware setting (knob) into one value.
+
+    The result restricts no affected job more than the job itself requests.
 
     Args:
         name: name of the knob, for example `powercap.power_limit`.
         original: value of the knob before the first job changed it.
         requested: values that jobs request, in the unit of the knob.
-        affects_others: whether the knob also affects jobs that request no value. These jobs need the original
-            value.
+        affects_others: whether the knob also affects jobs that request no value. These jobs need the
+            original value.
     """
     if not requested or affects_others:
         return original

@@ -1,4 +1,8 @@
-"""Ceilings: upper bounds of knobs that a power budget sets. No claim of a job overrules a ceiling."""
+"""Ceilings: upper bounds that a power budget sets for hardware settings.
+
+A hardware setting, such as a power limit, is called a knob. A ceiling also holds against the values that
+jobs request (claims).
+"""
 
 from __future__ import annotations
 
@@ -47,9 +51,10 @@ def set_ceilings(
 
 
 def _request(transaction: SettingsTransaction, key: str, ceiling: str | None) -> bool:
-    """Change the ceiling that a power budget sets for a knob, and request the knob's resulting value.
+    """Change the ceiling (upper bound) of a knob, and request the value that follows for the knob.
 
-    A knob is a hardware setting, such as a power limit. The change is part of a transaction.
+    A knob is a hardware setting, such as a power limit. A power budget sets the ceiling. The change is part
+    of a transaction.
 
     Returns:
         Whether the journal entry of the knob is no longer needed, so that its original value must be

@@ -163,8 +163,8 @@ class SettingsJournal:
         Args:
             changed: new entries, and entries that replace present entries with the same key.
             deleted: keys of the entries to delete.
-            sync: whether the file must survive a power failure. For new originals, the file must survive. It
-                need not survive for ceilings and current values, because a reboot resets power limits.
+            sync: whether the file must survive a power failure. It must survive if an entry has a new
+                original value. It need not survive for other changes, because a reboot resets power limits.
 
         Raises:
             OSError: the file cannot be written. The journal is unchanged, and the caller must not write to
@@ -175,10 +175,10 @@ class SettingsJournal:
             self._save(new, sync=sync)
 
     def update_or_defer(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
-        """Replace and delete entries like `update`. If the file cannot be written, a later update writes it.
+        """Replace and delete entries like `update`.
 
-        Callers must not use this method to delete an entry unless the hardware holds the original value of
-        its knob.
+        If the file cannot be written, a later update writes it. Before a caller deletes an entry with this
+        method, the hardware must hold the original value of the entry's setting (knob).
         """
         new = self._updated(changed, deleted)
         try:

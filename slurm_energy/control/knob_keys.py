@@ -13,9 +13,9 @@ _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Split the key of a knob, `NAME[DOMAIN]`, into (name, domain).
+    """Split the key of a hardware setting (knob), `NAME[DOMAIN]`, into name and domain.
 
-    The domain of a key without brackets is empty.
+    The domain names the device, for example `policy0-63`. The domain of a key without brackets is empty.
     """
     match = _KEY.fullmatch(key)
     return (match["name"], match["domain"]) if match else (key, "")
@@ -34,7 +34,11 @@ def join_keys(keys: Iterable[str]) -> str:
 
 
 def join_domains(domains: Sequence[str]) -> str:
-    """Join domains with commas. Consecutive numbers after the same word are shortened, as in `policy0-63`."""
+    """Join the domains of hardware settings with commas, to shorten messages.
+
+    A domain names the device of a setting, such as `policy0`. Consecutive numbers after the same word are
+    shortened, as in `policy0-63`.
+    """
     runs: list[tuple[str, int, int]] = []
     for domain in domains:
         match = _NUMBERED.fullmatch(domain)

@@ -45,14 +45,17 @@ def restore(
 ) -> list[RestoreResult]:
     """Withdraw the claims of a job, and write the values that apply without them.
 
-    The values are the originals, or the values that the remaining claims yield.
+    A claim is the value that a job requests for a knob (hardware setting). If other jobs have claims on the
+    knob, their claims determine the new value. Otherwise the original value is written. If a power budget
+    limits the knob (ceiling), the new value does not exceed the ceiling.
 
-    The knob that was written last is restored first, and each value is verified. If a restore fails, the
-    journal entry of the knob stays for another attempt. If another program has changed a knob since the agent
-    wrote it, the value stays unchanged and the journal entry is deleted. If the journal cannot be written,
-    originals are restored nevertheless, because the journal on disk still holds them. A later `reconcile`
-    then applies the claims of other jobs. A knob with a ceiling keeps its journal entry and gets the original
-    value, bounded by the ceiling.
+    The knob that was written last is restored first. Each written value is read back. If a restore fails,
+    the journal entry of the knob stays for another attempt. If another program has changed a knob since the
+    agent wrote it, the value stays unchanged and the journal entry is deleted. A knob with a ceiling keeps
+    its journal entry.
+
+    If the journal cannot be written, original values are restored nevertheless, because the journal on disk
+    still holds them. A later `reconcile` then applies the claims of other jobs.
 
     Args:
         devices: devices of the node.
@@ -101,10 +104,10 @@ def restore(
 
 
 def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner: str | None) -> None:
-    """Remove the value that a job requests for a setting, and write the value that then results.
+    """Remove the value that a job requests for a setting, and write the value that now applies.
 
-    The setting stays in the journal, because other jobs request values for it or a budget limits it
-    (ceiling).
+    The setting stays in the journal, because other jobs request values for it, or because a power budget
+    limits it (ceiling).
 
     Args:
         transaction: transaction to which the write is added.
@@ -125,10 +128,10 @@ def _without_claim(entry: JournalEntry, owner: str | None) -> JournalEntry:
 
 
 def _shared_result(transaction: SettingsTransaction, key: str) -> RestoreResult:
-    """Return the result of restoring a setting that still may not have its original value.
+    """Return the result of an attempt to restore a setting on a device that may be shared.
 
-    The reason is that other jobs request a value for the knob `key`, or that a power budget limits the
-    value.
+    The setting may keep another value than the original one without an error. This is the case if other jobs
+    request a value for the knob `key`, or if a power budget limits the value.
     """
     knob, outcome = transaction.devices.knobs.get(key), transaction.outcomes.get(key)
     if knob is None:
@@ -147,15 +150,16 @@ def _update_journal(
     closing: Sequence[JournalEntry],
     results: dict[str, RestoreResult],
 ) -> None:
-    """Update the journal of settings after the settings of a job were restored.
+    """Update the journal of hardware settings (knobs) after the settings of a job were restored.
 
-    An entry is deleted if its knob (hardware setting) is restored or was changed by another program. The
-    other entries get the current values of their knobs.
+    The journal has one entry for each knob that the agent has changed. The entry of a knob is deleted if the
+    knob was restored. The entry is also deleted if another program has changed the knob. The other entries
+    are updated to the current values of their knobs.
 
     Args:
         transaction: the completed transaction.
-        closing: entries of the knobs to restore, because no other job and no ceiling (upper bound by a power
-            budget) needs them.
+        closing: entries of the knobs to restore. No other job needs these knobs, and no ceiling (upper bound
+            by a power budget) needs them.
         results: result by key of the knob.
     """
     changed = {entry.key for entry in closing if results[entry.key].note.startswith(CHANGED_EXTERNALLY)}

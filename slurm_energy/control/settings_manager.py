@@ -101,9 +101,10 @@ class SettingsManager:
         return self._change_ceilings(ceilings) is not None
 
     def lift_ceilings(self) -> list[RestoreResult]:
-        """Remove all ceilings, the upper bounds that power budgets set for power limits.
+        """Remove all ceilings. A ceiling is the upper bound that a power budget sets for a power limit.
 
-        Return the result of the restoration for each knob that no job uses any more.
+        The original value of a power limit is restored if no job requests a value for it any more. The
+        result contains one entry for each limit to be restored.
         """
         keys = [key for key, entry in self.journal.entries.items() if entry.ceiling is not None]
         results = self._change_ceilings(dict.fromkeys(keys))

@@ -113,9 +113,9 @@ class SettingsTransaction:
         return self.current.get(key)
 
     def check_external_change(self, entry: JournalEntry) -> bool:
-        """Return whether another program changed a knob after the agent's last write.
+        """Return whether another program changed a hardware setting after the agent's last write.
 
-        If so, the key is also added to `changed_externally`.
+        If so, the key of the setting is also added to `changed_externally`.
         """
         knob, current = self.devices.knobs[entry.key], self.read(entry.key)
         is_comparable = knob.readable and entry.written is not None and current is not None
@@ -172,7 +172,11 @@ class SettingsTransaction:
                     self.entries[dependent] = entry.with_written(None)
 
     def commit(self) -> None:
-        """Write the scheduled values in the order of the stages, read each back, and fill `outcomes`."""
+        """Write the scheduled values to the hardware, read each value back, and fill `outcomes`.
+
+        The knobs (hardware settings) are written in the order of their stages, because a write of one knob
+        may change another knob.
+        """
         knobs = sorted((self.devices.knobs[key] for key in self.writes), key=lambda knob: knob.stage)
         stale: set[str] = set()
         for knob in knobs:
@@ -209,10 +213,12 @@ class SettingsTransaction:
 
 
 def write_and_verify(knob: Knob, outcome: SettingOutcome, current: str) -> SettingOutcome:
-    """Write one value and read it back. Return a copy of `outcome` that contains the result.
+    """Write one value of a hardware setting and read it back.
+
+    Return a copy of `outcome` that contains the result.
 
     Args:
-        knob: knob to write.
+        knob: hardware setting to write.
         outcome: outcome that holds the requested value.
         current: current value. If it is equivalent to the requested value, nothing is written.
     """

@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 class ChangedFiles(Generic[T]):
-    """Cache of parsed text files by key.
+    """Cache of parsed text files, which parses a file again only when the file has changed.
 
-    The parsed result may depend only on the file and on the values in the key.
+    An entry of the cache is identified by a key. The parsed contents must depend only on the file and on the
+    values in the key.
     """
 
     def __init__(self) -> None:

@@ -168,7 +168,10 @@ class LiveReports:
         }
 
     def refusals(self) -> dict[str, str]:
-        """Return the reason why live reports of a node were refused recently, by node."""
+        """Return the reason for which the live reports of a node were refused recently, by node.
+
+        A live report states the present power of the node and the energy of its running jobs so far.
+        """
         return self._refusals.recent()
 
     async def running(self, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
@@ -277,7 +280,10 @@ def _is_expired(state: NodeState, now_s: float) -> bool:
 
 
 def _read(body: bytes, check: PlausibilityCheck) -> tuple[LiveReport, tuple[RunningRecord, ...]]:
-    """Parse and check a report. Return the report, and its records with the JSON text for responses."""
+    """Parse and check a live report.
+
+    Return the report, and each of its records together with the JSON text that is sent to clients.
+    """
     data = read_object(body)
     report = LiveReport.from_json(data)
     now = time.time()

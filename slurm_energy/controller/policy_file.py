@@ -1,4 +1,8 @@
-"""The energy policies of this cluster: policy file for checks at submission, and response to the CLI."""
+"""Publication of the energy policies of this cluster.
+
+The module writes the policy file, which the checks at job submission read. It also builds the response to
+the command line tool.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,10 @@ class PolicyPublication:
         self._current = PublishedPolicies("", 0.0)
 
     def publish(self, text: str) -> None:
-        """Replace the published text. If the text is unchanged, its time of issue stays the same."""
+        """Replace the published policy text and its time of issue.
+
+        If the new text equals the published text, nothing changes.
+        """
         if text != self._current.text:
             self._current = PublishedPolicies(text, self._clock())
 
@@ -58,7 +65,7 @@ class PolicyPublication:
 
     @property
     def routes(self) -> RouteGroup:
-        """The HTTP route by which hosts request the text."""
+        """The HTTP route by which hosts request the text of the policy file."""
         return RouteGroup(light={POLICY_FILE_PATH: self._answer})
 
     async def _answer(self, query: dict[str, str], _: Rights) -> Mapping[str, Any]:

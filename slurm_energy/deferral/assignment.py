@@ -27,9 +27,9 @@ def assign(
 ) -> Ints:
     """Return the start slots of all deferrable jobs with the minimum total score.
 
-    A job without room gets `NONE`; its penalty exceeds any difference of scores. An integer-programming
-    solver searches the minimum. The result of a heuristic is used instead if scipy is not installed, the
-    problem is too large, or the solver finds nothing better in time.
+    A job for which no slot has enough resources gets `NONE`. The penalty for this exceeds any difference of
+    scores. An integer-programming solver searches for the minimum. The result of a heuristic is used instead
+    if scipy is not installed, the problem is too large, or the solver finds nothing better in time.
     """
     rough = heuristic(queue, table, score, fit)
     least = float(np.sum(np.min(score, axis=1, initial=np.inf)))
@@ -51,7 +51,7 @@ def total_score(score: Floats, slots: Ints) -> float:
 
 
 def penalty(score: Floats) -> float:
-    """Return the penalty for a job that gets no start slot.
+    """Return the penalty for a job that is not assigned to a time slot.
 
     The penalty is so high that no difference between the scores of other jobs can outweigh it.
     """
@@ -74,8 +74,8 @@ def heuristic(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotF
     """Choose a start slot for each deferrable job so that the total score is low.
 
     The jobs are placed one after another, the job with the highest regret first. The regret of a job is the
-    difference between its mean and its minimum score, per unit (GPU, core or node) and second. Then single
-    jobs are moved to other slots as long as the total score falls.
+    difference between its mean and its minimum score, per unit (GPU, core or node) and second. After all
+    jobs are placed, single jobs are moved to other slots as long as the total score falls.
     """
     finite = np.where(np.isfinite(score), score, np.nan)
     work = queue.units[table.rows] * queue.time_s[table.rows]

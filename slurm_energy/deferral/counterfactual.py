@@ -1,4 +1,7 @@
-"""Saving from deferring jobs instead of starting them at once, with its uncertainty."""
+"""How much cost or emissions the deferral of jobs has saved, with the uncertainty of this saving.
+
+The actual run of each job is compared with a run that starts at once.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +96,10 @@ _WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
 def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCosts:
     """Return what finished, deferred jobs would have cost if they had not been deferred.
 
-    A job that is not deferred would still have waited for resources. This wait is uncertain, so the start is
-    too. The expected cost and its standard deviation are computed over the distribution of the wait, which
-    is never negative. The job is assumed to run with the same duration and mean power as in the actual run.
+    A job that is not deferred would still have waited for resources for an unknown time. Its start is
+    therefore uncertain. The expected cost and its standard deviation are computed over the distribution of
+    the wait, which is never negative. The job is assumed to run with the same duration and mean power as in
+    the actual run.
 
     Args:
         jobs: finished jobs that were deferred. A job without a known wait is assumed to start at once.

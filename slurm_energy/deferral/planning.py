@@ -79,9 +79,9 @@ def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions
 def _offer_suspension(
     queue: DeferralQueue, table: StartTable, curve: CostCurve, options: DeferralOptions
 ) -> None:
-    """Enter the best start and the cost of jobs that can write checkpoints into `table`.
+    """Enter the best start and the cost into `table`, for jobs that can write checkpoints.
 
-    Both are computed for the case that the job may be suspended later.
+    These jobs may be suspended later. The best start and the cost are computed for this case.
     """
     jobs = np.flatnonzero(queue.checkpointable[table.rows])
     if not len(jobs):
@@ -105,9 +105,9 @@ def _offer_suspension(
 def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:
     """Choose a start slot for each deferrable job, one job after another.
 
-    Each job gets its best slot that has room. If an earlier plan contains a job, its slot in this plan stays
-    reserved until the job is placed. No job therefore loses its reserved room. The job keeps the slot if no
-    other slot is better.
+    Each job gets its best slot that has room. A job of an earlier plan already has a slot. This slot stays
+    reserved for the job until the job is placed, so that other jobs cannot take it. The job keeps this slot
+    unless a better slot has room.
 
     Args:
         queue: the jobs.
@@ -152,10 +152,11 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
 def _reserve_planned(
     queue: DeferralQueue, table: StartTable, fit: SlotFit, order: Ints
 ) -> dict[int, tuple[int, int]]:
-    """Reserve the resources of earlier plans of deferred jobs that still fit.
+    """Reserve again the time slots that were planned for deferred jobs in earlier planning cycles.
 
-    When the earlier plans were made, resources were left free for future arrivals. This is not checked
-    again. If it were, all held jobs would be released together when the forecast of arrivals rises.
+    A slot is reserved only if the free resources suffice. Earlier plans also left resources free for future
+    arrivals. This function does not check that again. If it did, all held jobs would be released together
+    when the forecast of arrivals rises.
 
     Returns:
         By job, the first reserved slot and the slot after the last reserved slot.
@@ -181,7 +182,7 @@ def _reserve_planned(
 def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bools:
     """Return a mask of the deferrable jobs that should start at once, shape (d,).
 
-    A job should start at once if no later start saves enough.
+    A job should start at once if no later start saves enough, or if only few starts are better.
     """
     now = score[:, :1]
     better = np.sum(score < now, axis=1)
@@ -246,7 +247,10 @@ def plan_of(queue: DeferralQueue, table: StartTable, slots: Ints, signal: Signal
 
 
 def immediate_plan(queue: DeferralQueue, reason: DeferralReason, signal: SignalName) -> DeferralPlan:
-    """Return the plan in which all jobs may start at once. Deferrable jobs get the reason `reason`."""
+    """Return a plan that starts all jobs at once.
+
+    In the plan, deferrable jobs have the reason `reason`, and all other jobs have the reason `URGENT`.
+    """
     reasons = np.where(queue.deferrable, int(reason), int(DeferralReason.URGENT))
     return DeferralPlan(
         job_id=queue.job_id,

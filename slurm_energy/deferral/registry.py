@@ -98,7 +98,10 @@ def plan(name: str, queue: DeferralQueue, options: DeferralOptions) -> DeferralP
 
 
 def _fault(plan: DeferralPlan, queue: DeferralQueue) -> str:
-    """Return why a plan is invalid; an empty string if the plan is valid."""
+    """Return why a deferral plan is invalid; an empty string if the plan is valid.
+
+    A plan states the start of each job.
+    """
     start_s = np.asarray(plan.start_s)
     if start_s.shape != (queue.count,):
         return f"it has {start_s.size} starts for {queue.count} jobs"

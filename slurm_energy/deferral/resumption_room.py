@@ -1,4 +1,4 @@
-"""Check that free resources are left for suspended jobs at the times at which they should resume."""
+"""Check whether a deferral plan leaves enough free resources for suspended jobs to resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Free resources over time slots, in which jobs are placed one after another."""
+"""Table of the resources that are free in each time slot.
+
+Deferred jobs are placed in the slots one after another.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ _SLACK = 1e-6
 class SlotFit:
     """Table of the resources that are free in each time slot.
 
-    Jobs whose start is planned take resources from the slots. Slot i covers the time from start i to start i
-    + 1. The last slot describes all later times.
+    The resources are units (for example GPUs) and watts. Jobs whose start is planned take resources from the
+    slots. A slot lasts from its start to the start of the next slot. The last slot has no end.
 
     Args:
         starts_s: starts of the slots, ascending, shape (s,).
@@ -46,9 +49,10 @@ class SlotFit:
         return self.free - self._reserve if np.any(self._reserve) else self.free
 
     def spans(self, rows: Ints, time_s: Floats) -> tuple[Ints, Ints]:
-        """Return the first slot of each job, and the slot after the last slot of each job.
+        """Return the time slots that jobs occupy.
 
-        Job i starts in the slot `rows[i]` and runs for `time_s[i]` seconds.
+        Job i starts in the slot `rows[i]` and runs for `time_s[i]` seconds. The result has the first slot of
+        each job, and the first slot after the end of each job.
         """
         after = np.searchsorted(self._starts_s, self._starts_s[rows] + time_s - _SLACK, side="left")
         return rows, np.maximum(after, rows + 1)
@@ -56,7 +60,7 @@ class SlotFit:
     def fits_all(self, rows: Ints, time_s: Floats, kinds: Ints, units: Floats, watts: Floats) -> bool:
         """Return whether all given jobs fit together if they start in the time slots `rows`.
 
-        The jobs take no resources from the slots.
+        The function only checks. It does not reserve resources of the slots for the jobs.
         """
         used = np.zeros((self.free.shape[0], self.free.shape[1] + 1))
         first, after = self.spans(rows, time_s)
@@ -72,8 +76,8 @@ class SlotFit:
     ) -> bool:
         """Return whether a job fits in the time slots from `row` up to, not including, `after`.
 
-        Some units are reserved for jobs that have not arrived yet. An urgent job, or a job that starts now
-        (in slot 0), may use these units as well.
+        Some units (such as GPUs) are reserved for jobs that have not been submitted yet. An urgent job, or a
+        job that starts now (in slot 0), may use these units as well.
         """
         left = self.free[kind, row:after]
         if row and not urgent:
@@ -83,7 +87,7 @@ class SlotFit:
         return not self.has_watts or bool(self.free[-1, row:after].min() + _SLACK >= watts)
 
     def take(self, row: int, after: int, kind: int, units: float, watts: float) -> None:
-        """Take the resources of a job in the slots from `row` to `after`, without `after` itself."""
+        """Reserve the resources of a job from the slot `row` up to the slot before `after`."""
         self.free[kind, row:after] -= units
         if self.has_watts:
             self.free[-1, row:after] -= watts
@@ -121,9 +125,10 @@ def by_slot(
     starts_s: Floats,
     extreme: Callable[[Floats, Floats], Floats] = np.minimum,
 ) -> Floats:
-    """Return the extreme of each resource in each slot of a plan, shape (resources, s).
+    """Return the minimum of each resource in each slot of a plan, shape (resources, s).
 
-    The extreme is the minimum by default. A slot of the plan may cover several steps of `tables`.
+    The function `extreme` may select another extreme, such as the maximum. A slot of the plan may cover
+    several time steps of `tables`.
 
     Args:
         tables: value of each resource in each step of `capacity`.

@@ -109,10 +109,10 @@ def plan_suspensions(
 ) -> SuspensionPlan:
     """Return which running jobs should be suspended now, and when each should resume.
 
-    A job is suspended if waiting for later slots saves more than the fraction `min_saving` of its remaining
-    cost, and if the job can still resume and end in time. A job is suspended at most `max_suspensions` times.
-    Before a suspension, the job must have run for at least `min_run_s`. A suspension lasts at least
-    `min_suspension_s`.
+    A job is suspended under two conditions. The wait for later slots must save more than the fraction
+    `min_saving` of the job's remaining cost. The job must still be able to resume and to end in time. A job
+    is suspended at most `max_suspensions` times. Before a suspension, the job must have run for at least
+    `min_run_s`. A suspension lasts at least `min_suspension_s`.
     """
     count = len(jobs.left_s)
     plan = SuspensionPlan(np.zeros(count, np.bool_), *(np.full(count, np.nan) for _ in range(3)))
@@ -142,7 +142,9 @@ def plan_suspensions(
 def planned_starts(
     jobs: CheckpointableJobs, curve: CostCurve, options: DeferralOptions
 ) -> tuple[Floats, Floats]:
-    """Return the best starts of checkpointable jobs that do not run, if later suspensions are possible.
+    """Return the best start of each checkpointable job that does not run now.
+
+    The function assumes that a job can be suspended and resumed again after this start.
 
     Args:
         jobs: the jobs, which have not started or are suspended.
@@ -151,8 +153,8 @@ def planned_starts(
 
     Returns:
         The start of each job and the cost per watt from this start on, each of shape (n,). A start is the
-        current time or a later multiple of the slot length. Both values are NaN if the latest end leaves no
-        choice.
+        current time or a later multiple of the slot length. Both values are NaN if the job has no choice of
+        slots before its latest end.
     """
     starts, costs = np.full(len(jobs.left_s), np.nan), np.full(len(jobs.left_s), np.nan)
     for members, slots, work, restart_s in _groups(jobs, options):

@@ -1,4 +1,7 @@
-"""Expected cost or emissions of a job as a function of its start: the integral of power times price."""
+"""Expected cost or emissions of a job as a function of its start.
+
+The cost is the integral of the job's power multiplied by the price of energy over time.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class CostCurve:
     tail_deviation: float
 
     def cost(self, start_s: ArrayLike, end_s: ArrayLike) -> Floats:
-        """Return the expected cost of drawing one watt between two times."""
+        """Return the expected cost of the energy that a power of one watt uses between two times."""
         below = self._cumulative(self.rate)
         until_end = self._up_to(end_s, self.rate, below, self.tail_rate)
         return until_end - self._up_to(start_s, self.rate, below, self.tail_rate)
@@ -64,10 +67,10 @@ class CostCurve:
 
 
 def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve | None:
-    """Return the cost of energy over time according to a price or carbon signal.
+    """Return the cost of energy over time, computed from a price or from the carbon intensity.
 
-    If the outside temperature is known, the cost includes the PUE. A time step with an unknown signal value
-    gets the mean and the standard deviation of the known time steps.
+    If the outside temperature is known, the cost includes the PUE. A time step without a known value of the
+    signal gets the mean and the standard deviation of the other time steps.
 
     Args:
         signals: signals of the cluster.

@@ -88,7 +88,7 @@ class NodeDevices:
             time.sleep(_PAUSE_S)
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the current values of knobs, by key.
+        """Return the current values of hardware settings (knobs), by key of the knob.
 
         Args:
             keys: keys of the knobs to read.

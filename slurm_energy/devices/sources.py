@@ -195,9 +195,11 @@ def node_energy_uj(
 ) -> int | None:
     """Return the energy of the whole node in an interval.
 
+    It is the sum of the counters of the whole node, and of the components that these counters do not
+    include.
+
     Args:
-        selection: counters that are recorded for the node, and the parts of the node whose energy must be
-            added.
+        selection: counters that are recorded for the node, and the components whose energy must be added.
         energy_uj: microjoules of the interval by key of the counter.
         components: counters of components.
 

@@ -71,9 +71,10 @@ MIN_EXPLAINED: Final = 0.25
 
 
 def ordered(findings: Sequence[JobFinding]) -> tuple[JobFinding, ...]:
-    """Return the causes in descending order of lost energy, each with the findings that the cause explains.
+    """Return the causes among the findings, in descending order of lost energy.
 
-    Findings without known lost energy come last, in descending order of lost or affected time.
+    A cause is a finding that no other finding explains. Each returned cause lists the findings that it
+    explains. Causes whose lost energy is unknown come last, in descending order of lost or affected time.
     """
     parents = [_parent(findings, index) for index in range(len(findings))]
     explained: dict[int, list[FindingKind]] = {}

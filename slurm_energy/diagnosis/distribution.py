@@ -67,7 +67,7 @@ def distribution_of(values: Iterable[float]) -> ValueDistribution | None:
 
 
 def phase_distribution(phase: PhaseStatistics) -> ValueDistribution | None:
-    """Return the distribution of the durations of one phase of the job's steps, in seconds.
+    """Return the distribution of the durations of one phase in the steps of a job, in seconds.
 
     The result is None if the phase has no durations.
     """

@@ -50,12 +50,13 @@ class FindingAdvice:
 
 
 def joules_of_part(finding: JobFinding, seconds: float) -> float | None:
-    """Return the energy that is lost in a part of the time that a finding lost.
+    """Return the energy that a job lost in a part of its lost time.
 
-    The energy is proportional to the time. Return None if it is unknown.
+    The lost energy is assumed to be proportional to the lost time. The result is None if the lost energy of
+    the finding is unknown.
 
     Args:
-        finding: the finding, with the lost time and energy.
+        finding: finding of the diagnosis. It states the lost time and the lost energy.
         seconds: the part of the lost time.
     """
     if finding.joules_lost is None or not finding.seconds_lost:

@@ -1,4 +1,4 @@
-"""Signals of one GPU of a job, while the GPU is active."""
+"""Values of the signals of one GPU of a job, in the time between its first and last activity."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GpuView:
 
     @property
     def name(self) -> str:
-        """Node and GPU, for readers."""
+        """Names of the node and of the GPU, as text for readers."""
         return f"{self.node} {self.part}"
 
     @property

@@ -129,19 +129,19 @@ class JobView:
         return len(self.ranks) / max(1, self.concurrent_ranks) if self.ranks else 1.0
 
     def category_share(self, category: str) -> float | None:
-        """Return the mean percentage of the step time that a category takes.
+        """Return the percentage of the step time that a category of a step (such as `copy`) takes.
 
-        Return None if no rank reports the category.
+        The result is the mean of the ranks. Return None if no rank reports the category.
         """
         return scaled(
             mean_of([s for rank in self.ranks if (s := rank.times.share(category)) is not None]), 100
         )
 
     def category_seconds(self, category: str) -> float | None:
-        """Return the seconds of the job that a category takes; None if no rank reports the category.
+        """Return how many seconds of the job a category of its steps (such as `copy`) takes.
 
-        For ranks that run at the same time, the seconds are the mean of the ranks. For programs that follow
-        each other, the seconds are added up.
+        The result is None if no rank reports the category. For ranks that run at the same time, the seconds
+        are the mean of the ranks. For programs that follow each other, the seconds are added up.
         """
         mean = mean_of(
             [rank.times.seconds[category] for rank in self.ranks if category in rank.times.seconds]
@@ -184,7 +184,10 @@ class JobView:
         return mean_of([value for value in medians if value is not None])
 
     def window_mean(self, series: ObservedSeries) -> float | None:
-        """Return the mean of a series between first and last GPU activity; None if unknown."""
+        """Return the mean of a series over the time from the first to the last activity of the GPUs.
+
+        The result is None if it is unknown.
+        """
         return mean_of(self._active(series))
 
     def _active(self, series: ObservedSeries) -> list[float]:

@@ -47,7 +47,10 @@ _T = TypeVar("_T")
 
 
 def node_to_json(observation: NodeObservation) -> dict[str, Any]:
-    """Return a node observation as a JSON object."""
+    """Return the observation of a job on one node as a JSON object.
+
+    The observation contains the sampled signals and the reported steps.
+    """
     return {
         "node": observation.node,
         "series": [_series_to_json(series) for series in observation.series],

@@ -41,7 +41,9 @@ class _PowerModel:
     def best_ratio(self) -> float:
         """Return the clock with the least energy per unit of work, divided by the highest clock.
 
-        The energy per unit of work at clock c is (C + D c^2) / c. The minimum is at c = sqrt(C / D).
+        In the model, the power at clock c is C + D c^2. C is the constant power, D describes the dynamic
+        power. The time per unit of work is proportional to 1 / c. The energy per unit of work is therefore
+        (C + D c^2) / c, with its minimum at c = sqrt(C / D).
         """
         return min(1.0, self.ratio * math.sqrt(self.constant_watts / self.dynamic_watts))
 

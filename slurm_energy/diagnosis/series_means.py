@@ -20,7 +20,7 @@ def scaled(value: float | None, factor: float) -> float | None:
 
 
 def between(series: ObservedSeries, from_s: float, to_s: float) -> list[float]:
-    """Return the known values of the intervals whose centres are in a time window."""
+    """Return the known values of a time series whose intervals are centred in a time window."""
     first = max(0, math.ceil((from_s - series.start_s) / series.interval_s - 0.5))
     last = max(first, math.ceil((to_s - series.start_s) / series.interval_s - 0.5))
     return [value for value in series.values[first:last] if not math.isnan(value)]

@@ -17,10 +17,10 @@ from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
 
 @dataclass(frozen=True, slots=True)
 class PhaseSummary:
-    """Durations of one phase in one scope.
+    """Durations of one phase of a program, summarised for a job, a node, a GPU or a rank.
 
     Attributes:
-        scope: `job`, `node`, `gpu` or `rank`.
+        scope: what the summary covers: `job`, `node`, `gpu` or `rank`.
         where: name of the node, GPU or rank; empty for the job.
         phase: name of the phase.
         total_s: time in the phase, summed over all processes of the scope.

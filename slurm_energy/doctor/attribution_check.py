@@ -1,6 +1,6 @@
-"""Check of `senergy doctor` of how memory energy is divided among jobs that share a node.
+"""Check of `senergy doctor` of the division of memory energy among jobs that share a node.
 
-The check states whether the energy is divided by the memory traffic of the jobs.
+The check states whether this energy is divided by the memory traffic of the jobs.
 """
 
 from __future__ import annotations

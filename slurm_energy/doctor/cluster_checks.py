@@ -48,7 +48,7 @@ def cluster_checks(findings: ClusterFindings) -> list[GroupCheck]:
 
 
 def is_cluster_healthy(checks: Iterable[GroupCheck]) -> bool:
-    """Return whether no check is degraded or failed."""
+    """Return whether all checks of the cluster are free of faults (degraded or failed)."""
     return not any(check.state in (CheckState.DEGRADED, CheckState.FAILED) for check in checks)
 
 

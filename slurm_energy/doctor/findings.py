@@ -59,7 +59,7 @@ class InterfaceFinding:
     Attributes:
         name: name of the interface, for example `powercap`.
         present: whether Linux exposes the interface.
-        in_use: whether counters or knobs of the interface are used.
+        in_use: whether counters or settings (knobs) of the interface are used.
         expected: whether the hardware should have the interface.
         cost: consequence if the interface is missing; empty if unknown.
         fix: how to enable the interface; empty if unknown.
@@ -144,15 +144,16 @@ class SlurmFileFindings:
             called.
         prolog_at_alloc: whether PrologFlags has Alloc, so that settings are applied before the first task
             starts.
-        faults: files that are named but unusable, or that other users could change.
+        faults: files that slurm.conf or plugstack.conf names, but that are unusable or that other users
+            could change.
         spank: path of the SPANK plugin energy.so in plugstack.conf; empty if plugstack.conf does not list
             energy.so.
         spank_required: whether one of the two plugins of slurm-energy is marked `required`.
         hooks: path of energy_hooks.so, which announces jobs to the agent, in plugstack.conf; empty if not
             listed.
-        policy_file: policy file that energy.so uses or expects first; empty if energy.so is not listed.
-        policy_file_fault: why energy.so uses neither `policy_file` nor a copy of it; empty if energy.so uses
-            `policy_file`.
+        policy_file: policy file that energy.so uses. If energy.so finds no policy file, the path at which it
+            looks first. Empty if energy.so is not listed.
+        policy_file_fault: why energy.so uses no policy file; empty if energy.so uses one.
         job_submit: path of job_submit.lua if this script loads senergy_submit.lua; otherwise empty.
         release: installed Slurm release; empty if unknown.
         is_compute_node: whether slurm.conf lists this host as a node; None if unknown.

@@ -1,6 +1,7 @@
-"""Catalogue of the supported hardware interfaces: files in sysfs and procfs, energy counters and knobs.
+"""Catalogue of the supported hardware interfaces.
 
-`senergy doctor` and docs/interfaces.md use this data. `devices.discovery` opens the devices.
+The interfaces are files in sysfs and procfs, energy counters, and hardware settings (knobs). `senergy
+doctor` and docs/interfaces.md use this data. `devices.discovery` opens the devices.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ INTERFACES = (
 
 
 def is_used(interface: HardwareInterface, sources: Iterable[str], knob_names: Iterable[str]) -> bool:
-    """Return whether any counter or knob in use belongs to an interface.
+    """Return whether any counter or setting (knob) in use belongs to a hardware interface.
 
     Args:
         interface: a hardware interface of the catalogue.

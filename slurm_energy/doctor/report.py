@@ -69,7 +69,10 @@ def faults(checks: Iterable[CheckResult]) -> list[str]:
 
 
 def _is_silent(check: CheckResult) -> bool:
-    """Return whether the report omits a check, because the node lacks the interface that it checks."""
+    """Return whether the report leaves out a check of a hardware interface.
+
+    A check is left out if the node does not have the interface.
+    """
     absent = check.state is CheckState.ABSENT and check.name.startswith("interface ")
     return absent and check.finding == NOT_HERE
 

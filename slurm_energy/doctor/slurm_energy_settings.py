@@ -44,7 +44,7 @@ def energy_settings(conf: Path, settings: Mapping[str, list[str]]) -> SlurmEnerg
 
 
 def energy_checks(energy: SlurmEnergyFindings) -> Iterator[CheckResult]:
-    """Yield the results of the checks of those settings of Slurm that put energy into its accounting.
+    """Check the settings of Slurm that bring energy into Slurm's accounting, and yield the results.
 
     Another function checks the file of the energy plugin.
     """

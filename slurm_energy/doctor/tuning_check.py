@@ -17,7 +17,8 @@ def has_numpy() -> bool:
 def tuning_check(findings: HostFindings) -> CheckResult:
     """Return the result of the check of tuning on this node.
 
-    It names the tuning modes. It also states whether the agent can search for operating points.
+    The result states the tuning modes. If numpy is missing although a mode needs it, the result also states
+    that the agent cannot search for operating points.
     """
     modes = _modes(findings.tuning)
     tuned = {findings.tuning.mode, *findings.tuning.partition.values()} - {"off"}

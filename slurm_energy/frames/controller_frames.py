@@ -1,4 +1,7 @@
-"""Jobs, steps, power traces and the queue from senergyctld as data frames."""
+"""Functions that return data of senergyctld as pandas data frames.
+
+The data are jobs, steps, power traces and the queue.
+"""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class GridFactor:
         return GridFactor(None if self.series is None else self.series.thinned(max_samples), self.fallback)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the factor as a JSON object."""
+        """Return the carbon intensity or price over time, with its fallback, as a JSON object."""
         return {
             "series": None if self.series is None else _series_to_json(self.series),
             "fallback": None if self.fallback is None else _series_to_json(self.fallback),

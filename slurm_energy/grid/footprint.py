@@ -1,9 +1,10 @@
-"""Emissions and cost of energy, with the facts that a reader needs to judge them.
+"""Emissions and cost of an amount of energy, with remarks on how they were computed.
 
-All functions are pure.
+The remarks let a reader judge the values. All functions are pure.
 
-The embodied share M is that of the Software Carbon Intensity, SCI = (E x I) + M (source document on
-profiling, section 7.2).
+The emissions may include a share of the emissions from the production of the hardware. This embodied share
+is the term M of the Software Carbon Intensity, SCI = (E x I) + M (source document on profiling, section
+7.2).
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ class EmbodiedCarbon:
     node_cpus: int | None = None
 
     def grams(self, reservation: Reservation) -> float:
-        """Return the embodied emissions of reserved hardware in grams: M in the Software Carbon Intensity."""
+        """Return the embodied emissions of reserved hardware in grams.
+
+        Embodied emissions are the emissions from the production of the hardware, of which the reservation
+        gets a share by its time. They are the term M of the Software Carbon Intensity.
+        """
         node_s = reservation.node_seconds
         if self.node_cpus is not None and reservation.cpu_seconds is not None:
             node_s = min(node_s, reservation.cpu_seconds / self.node_cpus)
@@ -122,7 +127,11 @@ class Footprint:
 
     @property
     def total_grams(self) -> float | None:
-        """Emissions of the energy plus embodied emissions (E x I + M); None if one term is unknown."""
+        """Emissions in grams: emissions of the used energy plus embodied emissions of the hardware.
+
+        The formula is E x I + M, with the energy E, the carbon intensity I and the embodied emissions M. The
+        result is None if one of the two terms is unknown.
+        """
         if self.grams is None or self.embodied_grams is None:
             return None
         return self.grams + self.embodied_grams

@@ -1,4 +1,7 @@
-"""Present carbon intensity and price as plain numbers, for the line that ended jobs print."""
+"""Present carbon intensity and price as plain numbers.
+
+They are used in the line of text that a job prints about its energy when it ends.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class PresentFactors:
 
     @classmethod
     def of(cls, factors: GridFactors, time_s: float) -> PresentFactors:
-        """Return the factors at a Unix time."""
+        """Return the carbon intensity, price and PUE that `factors` states for a Unix time."""
         carbon, price = factors.carbon, factors.price
         sources = () if carbon is None else carbon.sources
         return cls(

@@ -1,4 +1,7 @@
-"""A step function of time with gaps: carbon intensity or price of electricity, and its exact integral."""
+"""Carbon intensity or price of electricity as a step function of time, and its exact integral.
+
+The function may have gaps, which are times without a known value.
+"""
 
 from __future__ import annotations
 
@@ -166,10 +169,13 @@ class GridSeries:
                     yield begin, until, self._values[sample]
 
     def _up_to(self, row: int, time_s: float) -> tuple[float, float]:
-        """Return the integral of the series up to `time_s`, and the seconds with a known value.
+        """Return two sums from the first sample to `time_s`: the integral, and the known seconds.
 
-        Both begin at the first sample. `row` is the index of the last sample that starts at or before
-        `time_s`.
+        The known seconds are the time for which the series has a value.
+
+        Args:
+            row: index of the last sample that starts at or before `time_s`.
+            time_s: end of the sums.
         """
         known_s = min(time_s, self._ends[row]) - self._starts[row]
         return (

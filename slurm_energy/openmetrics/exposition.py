@@ -92,7 +92,10 @@ def render(families: Iterable[MetricFamily], accept: str) -> tuple[bytes, str]:
 
 
 class _Collected:
-    """Registry that yields the given families. prometheus-client calls only `collect` of a registry."""
+    """Registry with a fixed list of metric families, for a single output.
+
+    prometheus-client calls only `collect` of a registry.
+    """
 
     def __init__(self, families: Sequence[Any]) -> None:
         self._families = families

@@ -237,11 +237,11 @@ def _check_tables(where: str, tables: dict[str, Any]) -> None:
 
 
 def _is_quantile(key: str, value: float) -> bool:
-    """Return whether a value is plausible for a quantile of measured / predicted.
+    """Return whether a value is plausible for a quantile of measured values over predicted values.
 
     `key` names the quantile. It ends with `_low` for a low quantile. A low quantile must be at most 1, and a
-    high quantile at least 1, so that a prediction lies in its own range. No quantile may be too far from 1,
-    so that products stay finite.
+    high quantile at least 1, so that a prediction lies in its own range. A value too far from 1 is not
+    plausible, so that products of such values stay finite.
     """
     return 1e-6 <= value <= 1.0 if key.endswith("_low") else 1.0 <= value <= 1e6
 

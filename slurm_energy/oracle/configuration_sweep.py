@@ -79,7 +79,7 @@ def sweep(
     """Predict every combination of the given settings of a training job.
 
     Args:
-        oracle: oracle of training jobs.
+        oracle: predictor of the time and energy of training jobs.
         profile: profile of the workload.
         kinds: kinds of device.
         gpus: numbers of devices.
@@ -179,10 +179,10 @@ def _cases(
     reference: TrainingPredictions,
     k: float,
 ) -> list[dict[str, Array]]:
-    """Return the objectives of all alternatives, for each assumed error of the predictions.
+    """Return the objectives of all training alternatives, for each assumed error of the predictions.
 
-    The list has one dict per assumed error. Each dict maps the name of an objective to an array with one
-    value per alternative.
+    An alternative is a way to run the training job. The list has one dict per assumed error. Each dict maps
+    the name of an objective to an array with one value per alternative.
     """
     objectives = []
     for _, deviation in oracle.cases(alternatives):
@@ -202,12 +202,12 @@ def _near_usual_cap(
     values: list[Array],
     best: int,
 ) -> int:
-    """Replace the best alternative by one whose power limit is nearer to the usual limit.
+    """Choose, for the best alternative, a power limit that is nearer to the usual limit.
 
-    An alternative is a way to run a training job. The returned alternative differs from `best` only in the
-    power limit. The function is used for jobs whose response to power limits was not measured on this kind
-    of device, or only by a few measurements. The usual limit is the one that is best on average on other
-    kinds of device. The fewer the measurements, the closer the result is to it.
+    An alternative is a way to run a training job. The result is an alternative that differs from `best` only
+    in the power limit. The function is used for jobs whose response to power limits was measured rarely or
+    never on this kind of device. The usual limit is the one that is best on average on other kinds of
+    device. The fewer the measurements, the closer the returned limit is to the usual limit.
 
     Args:
         oracle: predictor of training jobs.
@@ -215,7 +215,8 @@ def _near_usual_cap(
         reference_job: the job to which the energy-delay sum refers.
         k: constant of the energy-delay sum.
         name: name of the objective.
-        values: by assumed error, the objective of all alternatives; infinity means not selectable.
+        values: values of the objective for all alternatives, once for each assumed error of the prediction.
+            An infinite value means that the alternative cannot be selected.
         best: index of the alternative with the least expected objective.
     """
     columns = (
@@ -257,10 +258,10 @@ def _clock_share(kind: Hardware, clock_mhz: float) -> float:
 
 
 def to_json(result: Sweep, names: dict[str, Any]) -> dict[str, Any]:
-    """Return a sweep as a dict that JSON can hold.
+    """Return the result of a comparison of configurations as a dict for JSON.
 
     Args:
-        result: the compared alternatives with their predictions.
+        result: the compared configurations (alternatives) with their predictions.
         names: entries that describe the inputs. They are the first entries of the dict.
     """
     alternatives = []

@@ -1,4 +1,4 @@
-"""Objectives by which alternatives are ranked.
+"""Objectives by which the possible ways to run a job are ranked.
 
 The objectives are the energy-delay product, the energy-delay sum and the Pareto front. All functions are
 pure.
@@ -16,14 +16,19 @@ OBJECTIVES = ("time", "energy", "edp", "eds")
 
 
 def edp_js(duration_s: Array, energy_joules: Array) -> Array:
-    """Return the energy-delay product of each alternative in joule seconds."""
+    """Return the energy-delay product of each possible choice for a job, in joule seconds.
+
+    Args:
+        duration_s: run time of each choice.
+        energy_joules: energy of each choice.
+    """
     return energy_joules * duration_s
 
 
 def eds(
     duration_s: Array, energy_joules: Array, reference_s: float, reference_joules: float, k: float
 ) -> Array:
-    """Return the energy-delay sum of each alternative; lower is better.
+    """Return the energy-delay sum of each alternative (way to run a job); lower is better.
 
     The energy-delay sum of the reference job is 1.
 
@@ -35,7 +40,8 @@ def eds(
         k: weight of time, above 1. A job that used no energy and ran k times as long as the reference job
             would be as good as the reference job.
 
-    Source: power-capping, section 3: alpha E + beta t with alpha = (k - 1) / (k E_ref), beta = 1 / (k t_ref).
+    Source: power-capping, section 3: alpha E + beta t with alpha = (k - 1) / (k E_ref), beta = 1 / (k
+    t_ref).
     """
     if not k > 1:
         raise UsageError("k of EDS", f"{k} is not above 1", "usual are 1.5 and 2")

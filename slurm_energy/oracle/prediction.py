@@ -1,4 +1,4 @@
-"""The request to an oracle, the oracle's prediction, and the order in which oracles are queried.
+"""Interface of the predictors of jobs (oracles): request, prediction, and order of predictors.
 
 This module holds plain data only and does not need numpy. The arithmetic of each source of predictions is in
 other modules.
@@ -54,7 +54,7 @@ class Estimate:
         return cls(mean, mean * max(0.0, 1 - share), mean * (1 + share))
 
     def to_json(self) -> dict[str, float]:
-        """Return the estimate as a dict that JSON can hold."""
+        """Return the estimated value (mean and range) as a dict that JSON can hold."""
         return {"mean": self.mean, "low": self.low, "high": self.high}
 
 
@@ -199,7 +199,7 @@ class FallbackOracle:
         return None
 
     def require(self, request: PredictionRequest) -> Prediction:
-        """Return the prediction of the first oracle that can predict the job.
+        """Return the prediction of the first predictor (oracle) that can predict the job.
 
         Raises:
             NotFoundError: no oracle can predict the job.

@@ -66,8 +66,8 @@ class StepPredictions:
         step_s: seconds per update.
         power_watts: mean watts of one device.
         clock: clock during work as a share of the maximum clock.
-        spread: quantiles of measured / predicted, shape (n, 4). The columns are the 5 and 95 % quantiles of
-            time, then those of power, as in `Spread`.
+        spread: uncertainty of the predictions, shape (n, 4): quantiles of the ratio of measured to predicted
+            values. The columns are the 5 and 95 % quantiles of time, then those of power, as in `Spread`.
     """
 
     step_s: Array
@@ -236,7 +236,7 @@ def device_of(kind: Hardware, precision: str) -> DeviceParameters:
 def support_of(calibration: Calibration, profile: WorkloadProfile, precision: str, batch: Any) -> Array:
     """Return how close each batch size is to a measured batch size, from 0 (far) to 1 (measured).
 
-    All results are 0 if the workload has no residuals in this precision. See `Residuals.support`.
+    All results are 0 if the workload was not measured in this precision. See `Residuals.support`.
     """
     residuals = calibration.residuals.get((profile.name, precision))
     count = np.shape(batch)

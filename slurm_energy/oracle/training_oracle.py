@@ -68,7 +68,10 @@ class TrainingAlternatives:
         return len(self.profile)
 
     def groups(self) -> list[NDArray[np.int64]]:
-        """Return the indices of the alternatives, grouped by profile, kind of device and precision."""
+        """Return the indices of the training alternatives (ways to run a training job) in groups.
+
+        The alternatives of a group have the same workload profile, kind of device and precision.
+        """
         codes = (self.profile * len(self.kinds) + self.kind) * len(PRECISIONS) + self.precision
         order = np.argsort(codes, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
@@ -86,7 +89,9 @@ class TrainingAlternatives:
         )
 
     def configurations(self, rows: NDArray[np.int64]) -> Configurations:
-        """Return batch, devices, accumulation and limits of the selected training alternatives.
+        """Return the configurations of the selected training alternatives.
+
+        A configuration consists of batch size, number of GPUs, gradient accumulation, power cap and clock.
 
         Args:
             rows: indices of the alternatives.
@@ -147,8 +152,9 @@ class TrainingPredictions:
         clock: clock during work as a share of the maximum clock.
         footprint_bytes: estimated device memory that the job needs.
         fits: whether the memory of the device is at least `footprint_bytes`.
-        spread: quantiles of measured / predicted, shape (n, 4). The columns are the 5 and 95 % quantiles of
-            time, then the 5 and 95 % quantiles of power, as in `Spread`.
+        spread: uncertainty of the predictions, shape (n, 4): quantiles of the ratio of measured to predicted
+            values. The columns are the 5 and 95 % quantiles of time, then the 5 and 95 % quantiles of power,
+            as in `Spread`.
     """
 
     step_s: Array
@@ -183,8 +189,9 @@ class TrainingOracle:
 
         Args:
             alternatives: the training jobs to predict.
-            deviation: assumed errors of the two expected latent quantities demand and supply
-                (`oracle.transfer.prior.LATENTS`), in standard deviations. (0, 0) assumes no error.
+            deviation: assumed errors of two estimated properties of the devices, in standard deviations. The
+                properties are demand and supply (`oracle.transfer.prior.LATENTS`). (0,
+                0) assumes that the estimates have no error.
 
         Raises:
             UsageError: a device has no unit for the requested precision.
@@ -224,9 +231,10 @@ class TrainingOracle:
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]
 
     def transferred(self, alternatives: TrainingAlternatives) -> NDArray[np.bool_]:
-        """Return for each alternative whether `oracle.transfer` predicts it, shape (n,).
+        """Return for each training job whether its prediction is transferred from other kinds of GPU.
 
-        This module predicts a kind of GPU from measurements on other kinds of GPU.
+        The result has the shape (n,). The module `oracle.transfer` makes predictions for a kind of GPU from
+        measurements on other kinds of GPU.
         """
         flags = np.zeros(len(alternatives), dtype=bool)
         for rows in alternatives.groups():
@@ -247,10 +255,11 @@ class TrainingOracle:
         return support
 
     def usual_caps(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the power limits in watts that are the best ones on average for other kinds of device.
+        """Return the power limit in watts that is best on average according to other kinds of device.
 
-        There is one value per alternative, shape (n,). The best limit is known as a fraction of the design
-        power.
+        The result has one value per alternative (way to run the job), shape (n,). On other kinds of device,
+        the best limit is known as a fraction of the design power. This fraction is applied to the design
+        power of the alternative's device.
         """
         caps_watts = np.full(len(alternatives), np.inf)
         for rows in alternatives.groups():
@@ -260,7 +269,7 @@ class TrainingOracle:
         return caps_watts
 
     def effective_rows(self, alternatives: TrainingAlternatives) -> Array:
-        """Return for each alternative the effective number of measurements behind its prediction.
+        """Return for each alternative (way to run a job) how many measurements support its prediction.
 
         The result has shape (n,). Measurements of the same workload count fully, and those of other
         workloads count less.
@@ -276,15 +285,15 @@ class TrainingOracle:
     def prior(self) -> TrainingOracle:
         """Predictor (oracle) that knows only measurements on other kinds of device.
 
-        It ignores measurements on the same kind of device as that of the job.
+        It ignores measurements on the kind of device that the job uses.
         """
         return TrainingOracle(self._prior_calibration, looping=self._looping)
 
     def _prior_calibration(self, name: str) -> Calibration:
-        """Return the calibration of a kind of device without the measurements on this kind in `evidence`.
+        """Return the calibration of a kind of device, but without the measurements on this kind.
 
-        Only measurements on other kinds then count. The same object is returned until the calibration is
-        replaced. `name` is the name of the hardware file.
+        The part `evidence` of the calibration then contains only measurements on other kinds. The same
+        object is returned until the calibration is replaced. `name` is the name of the hardware file.
         """
         calibration = self._calibration_of(name)
         cached = self._priors.get(name)
@@ -416,9 +425,10 @@ def default_precision(kind: Hardware) -> str:
 
 
 def common_precision(kinds: Sequence[Hardware]) -> str:
-    """Return TF32 if all kinds have a unit for it, otherwise FP32.
+    """Return the precision at which all given kinds of devices are compared: `tf32` or `fp32`.
 
-    In this way, all alternatives have the same precision.
+    The result is `tf32` if all kinds have hardware for TF32. In this way, all alternatives (kinds of devices
+    to choose from) have the same precision.
     """
     return "tf32" if all(kind.tf32_flops_per_s for kind in kinds) else "fp32"
 
@@ -428,13 +438,14 @@ def _estimate(mean: float, low: float, high: float, max_value: float = np.inf) -
 
 
 def _joint_quantile(first: float, second: float) -> float:
-    """Return the quantile of the product of two independent ratios.
+    """Return a quantile of the error of a product, from the quantiles of the errors of both factors.
 
-    Each ratio is a measured value divided by the predicted value.
+    An error is a measured value divided by the predicted value. The errors of the two factors are assumed to
+    be independent.
 
     Args:
-        first: quantile of the first ratio.
-        second: quantile of the second ratio. The two quantiles are both above or both below 1.
+        first: quantile of the error of the first factor.
+        second: quantile of the error of the second factor. The two quantiles are both above or both below 1.
     """
     width = float(np.hypot(np.log(first), np.log(second)))
     return float(np.exp(width if first * second >= 1 else -width))

@@ -23,9 +23,14 @@ _OFFSETS: Final = tuple(spec.name for spec in dataclasses.fields(WorkloadOffsets
 
 
 def transfer_lines(name: str, transfer: Transfer) -> list[str]:
-    """Return the lines of the TOML table that stores transfer data of a calibration.
+    """Return the lines of a TOML table of a calibration file.
 
-    `name` is the name of the table. `read_transfer` reads the table.
+    The table stores the data with which predictions are transferred between kinds of devices.
+    `read_transfer` reads the table.
+
+    Args:
+        name: name of the table.
+        transfer: the data to store.
     """
     lines = ["", f"[{name}]", f"sources = [{', '.join(map(toml, transfer.sources))}]"]
     lines.append(f"cap_share = {_number(transfer.cap_share)}")
@@ -37,7 +42,11 @@ def transfer_lines(name: str, transfer: Transfer) -> list[str]:
 
 
 def evidence_lines(evidence: Evidence) -> list[str]:
-    """Return the lines of the TOML table [evidence], which `read_evidence` reads."""
+    """Return the lines of the table [evidence] of a calibration file.
+
+    The table holds the measurements from which predictions for a kind of device are made. `read_evidence`
+    reads it.
+    """
     lines = ["", "[evidence]", f"models = [{', '.join(map(toml, evidence.models))}]"]
     lines += [f"{name} = {_numbers(evidence.columns.get(name, ()))}" for name in COLUMNS]
     return lines + transfer_lines("evidence.prior", evidence.prior)

@@ -1,4 +1,4 @@
-"""Expected load of a cluster: free units over time.
+"""Expected load of a cluster: the number of free units (CPUs, GPUs or nodes) over time.
 
 The load includes jobs that run or wait on the cluster, and jobs that were just placed there. Each job starts
 as early as possible without delaying the jobs before it (conservative backfill). Slurm may start a job

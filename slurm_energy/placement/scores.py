@@ -84,10 +84,11 @@ def signal_mean(
 ) -> tuple[float, float]:
     """Return the mean and standard deviation of a signal over a time span.
 
-    Both are NaN if the signal is unknown. A slot without a value, or a time outside all slots, gets the mean
-    of the known slots. Its standard deviation is the larger of two values: the largest deviation of a known
-    slot, and the standard deviation of the known slots' means. The forecast errors in different slots are
-    assumed to be fully correlated, so that the result is never too small.
+    Both are NaN if the signal is unknown. The values of the signal are known by time slot. A slot without a
+    value gets the mean of the known slots, and so does time outside all slots. The standard deviation of
+    such a slot is assumed to be large: the maximum of the deviations of the known slots, or the scatter of
+    their means if this is larger. The forecast errors in different slots are assumed to be fully correlated,
+    so that the result is never too small.
     """
     column = signals.forecast(name) if signals is not None else None
     if signals is None or column is None or not column.known:

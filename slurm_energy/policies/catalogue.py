@@ -82,8 +82,9 @@ class PolicyInfo:
 def catalogue(config: Config) -> dict[str, PolicyInfo]:
     """Return all energy policies by name: first the built-in policies, then those of the site.
 
-    If a policy of the site has the name of a built-in policy, it replaces this policy, for example to
-    restrict its users. It is then based on the replaced policy, unless it names another base.
+    A policy of the site may have the name of a built-in policy, for example in order to restrict its users.
+    The policy of the site then replaces the built-in policy. It is based on the built-in policy unless its
+    configuration names another base.
     """
     policies = {name: PolicyInfo(name, name, text) for name, text in BUILT_IN.items()}
     for name, site in config.policies.items():

@@ -2,15 +2,15 @@
 
 The settings come from published measurements and from the site's entries.
 
-An entry of PUBLISHED applies only to the program that was measured, which the job names by --energy-model.
-The settings of the entry may increase the EDP of another program. For example, the bound of 2100 MHz was best
-for one matrix product on a Platinum 8358. Another matrix product had a 94 % higher EDP under this bound than
-without it.
+An entry of the table PUBLISHED applies only to the program that was measured. A job names its program by
+--energy-model. The settings of the entry may increase the EDP of another program. For example, the frequency
+bound of 2100 MHz was best for one matrix product on a Platinum
+8358. Another matrix product had a 94 % higher EDP under this bound than without it.
 
-The thesis measured each compute kernel under two frameworks; an entry uses the framework with the larger
+The thesis measured each compute kernel under two frameworks. An entry uses the framework with the larger
 gain. For the compute kernels spmv, stencil and triad (Table 3.27), the GPU measurements under TensorFlow are
-used. Under JAX these kernels drew only about 50-110 W of 400 W. Such measurements give no information about
-a cap.
+used. Under JAX these kernels drew only about 50-110 W of the 400 W that the GPU may draw. Such measurements
+do not show which power cap is good.
 """
 
 from __future__ import annotations
@@ -75,12 +75,13 @@ def cpu_entry(
 
 
 def gpu_entry(config: Config, cpu_model: str, gpu_name: str, workload: str | None) -> EdpEntry | None:
-    """Return the entry whose GPU settings apply to a GPU; None if no entry applies.
+    """Return the configured entry whose GPU settings apply to a GPU; None if no entry applies.
 
-    An entry that names a processor applies only to nodes with that processor.
+    An entry states GPU settings for a kind of GPU. An entry that also names a processor applies only to
+    nodes with this processor.
 
     Args:
-        config: configuration with the site's entries.
+        config: configuration with the entries.
         cpu_model: model name of the node's processor.
         gpu_name: product name of the GPU.
         workload: value of --energy-model; None if the job gave none.

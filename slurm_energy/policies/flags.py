@@ -95,9 +95,9 @@ def validate_flags(
         partition: partition of the job; None if unknown.
 
     Returns:
-        The validated request. Without a policy, a flag that fixes a setting requests the policy `cap` if the
-            default policy is `monitor`, and a slowdown limit requests the policy `energy` if the default
-            policy names no objective.
+        The validated request. If the job requests no policy, the default policy applies, with two
+            exceptions. Default `monitor` becomes `cap` if a flag fixes a setting. A default policy without
+            an objective becomes `energy` if the flags contain a slowdown limit.
 
     Raises:
         UsageError: a value is malformed or out of bounds, the policy is unknown, or flags contradict each

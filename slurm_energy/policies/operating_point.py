@@ -1,4 +1,7 @@
-"""Operating points: values of the tuned knobs. All nodes and GPUs of a job share one operating point."""
+"""Operating points: values of the hardware settings (knobs) that tuning changes.
+
+All nodes and GPUs of a job share one operating point.
+"""
 
 from __future__ import annotations
 

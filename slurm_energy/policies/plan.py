@@ -125,11 +125,11 @@ def point_settings(
 
 
 def _apply_point(targets: Targets, point: OperatingPoint, config: Config) -> None:
-    """Add an operating point, which tuning has chosen, to the target values of the job's settings.
+    """Add an operating point that tuning has chosen to the target values of the job's settings.
 
-    The lower bounds of the site apply. The upper bounds do not apply, because they restrict only the values
-    that users may request. A job without flags may run above the upper bounds. Applying these bounds would
-    only slow the job down.
+    The lower bounds of the site apply to the operating point. The upper bounds do not apply, because they
+    restrict only the values that users may request. A job without flags may run above the upper bounds, so
+    these bounds would only slow a tuned job down.
     """
     bounds = config.bounds
     if point.gpu_limit_watts is not None:
@@ -203,10 +203,11 @@ def _untuned_objective(
     config: Config,
     scope: JobScope,
 ) -> None:
-    """Apply the known starting point of a tuning policy to a job that is not tuned.
+    """Apply the known good settings to a job that requests tuning but is not tuned.
 
-    The starting point is a set of hardware settings that is known for the program and the hardware. It is
-    added to the job's targets.
+    These settings are known for the program and the hardware (starting point of the tuning). They are added
+    to the planned settings of the job (`targets`). If there are none, or if the job has a slowdown limit,
+    only a note is added.
     """
     start = starting_point(info.objective or "", request.model, hardware, scope, config)
     if start is None:

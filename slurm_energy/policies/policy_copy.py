@@ -156,7 +156,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Context manager that holds the lock of a copy.
+    """Context manager that holds the lock of the local copy of the policy file during an update.
 
     Raises:
         UnavailableError: another process keeps the lock for too long.

@@ -1,4 +1,7 @@
-"""GPU shapes in which a job can run: lists of `gpu:TYPE:COUNT`, the value of --energy-alternatives."""
+"""Parser of --energy-alternatives: the GPU shapes in which a job can run.
+
+A GPU shape is a type and number of GPUs. The value of the option is a list of `gpu:TYPE:COUNT`.
+"""
 
 from __future__ import annotations
 

@@ -37,9 +37,11 @@ def starting_point(
     """Return the settings from which the tuning of a job starts; None if none are known.
 
     The settings come from the table `edp`, which contains the settings with the best energy-delay product.
-    Only jobs with the objective `edp` use this table. If the job uses GPUs of several products, no GPU
-    setting is used. The CPU values of the table were measured with programs that compute on CPUs. Therefore
-    they are not used for a job that requested GPUs if the table has a GPU setting for it.
+    Only jobs with the objective `edp` use this table. The table has separate entries for GPUs and CPUs:
+
+    - The GPU entry is used if all GPUs of the job have the same product name.
+    - The CPU entry was measured with programs that compute on CPUs. It is therefore not used if
+      the job requested GPUs and a GPU entry is used.
 
     Args:
         objective: `edp`, `ed2p` or `energy`.

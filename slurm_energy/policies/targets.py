@@ -1,6 +1,7 @@
-"""Target values of a job's settings on a node.
+"""Target values of a job's settings on a node, for example frequency bounds and power limits.
 
-The planning steps add target values, from which the settings are made.
+Several planning steps add target values or lower them. The settings of the job are then made from the target
+values.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Targets:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Set the initial targets to the current frequency bounds."""
+        """Set the target frequency bounds of each CPU to the present bounds."""
         self.cpus = {policy.name: CpuTarget(*policy.bounds_khz) for policy in self.hardware.policies}
 
     def bound_frequency(self, max_frequency_mhz: float) -> None:
@@ -166,7 +167,9 @@ class Targets:
                 yield gpu_power_profile_setting(gpu.index, self.power_profiles[gpu.index])
 
     def cpu_settings(self, window_s: float) -> Iterator[Setting]:
-        """Yield the settings of the job's CPUs and packages. No setting raises a power limit.
+        """Yield the settings of the job's CPUs and CPU packages.
+
+        A power limit is only yielded if it is lower than the package's limit.
 
         Args:
             window_s: averaging window of RAPL power limits in seconds.

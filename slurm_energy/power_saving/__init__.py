@@ -1,4 +1,4 @@
 """Decisions to power idle nodes down and to power nodes up.
 
-The decisions follow from a forecast of idle gaps.
+The decisions follow from a forecast of how long nodes will stay idle.
 """

@@ -73,9 +73,9 @@ class NodeChange:
 
     Attributes:
         name: name of the node.
-        saving_joules: expected saving by powering the node down; 0 for a node that is powered up.
-        probability: probability that the node is needed soon, for a node that is powered up; 0 for a node
-            that is powered down.
+        saving_joules: for a node to power down: expected saving. For a node to power up: 0.
+        probability: for a node to power up: probability that the node is needed soon. For a node to power
+            down: 0.
     """
 
     name: str
@@ -124,6 +124,8 @@ def plan_cluster(
 ) -> ClusterPlan:
     """Decide which nodes of a cluster to power down or up now.
 
+    A pool is a set of interchangeable nodes in the same partitions.
+
     Args:
         nodes: all nodes.
         jobs: pending jobs in the order of the queue, and reservations.
@@ -131,7 +133,7 @@ def plan_cluster(
         reserves: warm reserve (number of idle nodes that stay on) by partition.
         rules: parameters of the rule. The limits per cycle apply to the whole cluster.
         now_s: time now, on the clock of the histories.
-        headroom_watts: power in watts that the budgets leave for boots ahead of demand.
+        headroom_watts: power in watts that the budgets leave for nodes that boot before they are needed.
     """
     pools: dict[str, list[PlannedNode]] = {}
     for node in nodes:

@@ -120,10 +120,15 @@ def known_change(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
 
 
 def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
-    """Return the highest number of additional nodes in each time bin of a forecast.
+    """Return the highest number of additional nodes that are needed in each time bin of a forecast.
 
-    This number is the cumulative sum of all changes so far. If several changes have the same time, decreases
-    are added first.
+    The number of nodes at a time is the sum of all changes up to this time. If several changes have the same
+    time, decreases are applied first.
+
+    Args:
+        horizon_s: ends of the time bins, in seconds from now.
+        in_s: time of each change, in seconds from now.
+        nodes: change of the number of needed nodes at each of these times.
     """
     order = np.lexsort((nodes, in_s))
     level = np.concatenate([[0.0], np.cumsum(nodes[order])])

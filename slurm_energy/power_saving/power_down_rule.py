@@ -95,14 +95,17 @@ class PoolNodes:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """Power-saving decision for one pool. Nodes are given by their rows in `PoolNodes`.
+    """Decision which nodes of one pool to power down or up.
+
+    A pool is a set of interchangeable nodes. A node is named by its index in the columns of `PoolNodes`.
 
     Attributes:
         down: nodes to power down now, in order of preference.
         down_saving_joules: expected saving by each node in `down`.
         up: nodes to power up now.
-        up_probability: probability that each node in `up` is needed soon; 1 for nodes of the warm reserve.
-        kept: number of idle nodes that stay on, by reason.
+        up_probability: probability that each node in `up` is needed soon; 1 for nodes of the warm reserve
+            (idle nodes that always stay on).
+        kept: for each reason to keep idle nodes on, the number of nodes kept for this reason.
     """
 
     down: list[int] = field(default_factory=list)
@@ -230,8 +233,8 @@ def _bin(forecast: DemandForecast, time_s: float) -> int:
 def _count_kept(wanted: Bools, limit: int) -> int:
     """Return the number of nodes that stay powered on.
 
-    The nodes are ordered by rank, and `wanted` states for each rank whether its node shall stay on. All
-    nodes up to the last wanted rank below `limit` stay on.
+    The nodes are numbered in the order in which they will be needed. `wanted` states for each node whether
+    it is wanted on. Of the first `limit` nodes, all nodes up to the last wanted one stay on.
     """
     places = np.flatnonzero(wanted[:limit])
     return int(places[-1]) + 1 if len(places) else 0

@@ -1,1 +1,4 @@
-"""The live queue: rank pending jobs with a scheduling policy and publish the order to Slurm."""
+"""The live queue of Slurm, which is ranked with a scheduling policy.
+
+The package ranks the pending jobs and publishes their order to Slurm.
+"""

@@ -120,8 +120,8 @@ class PriorityEngine:
         history: predictions from measured runs; None means that there is no history.
         shape_provider: determines the shapes (numbers and types of GPUs) in which each job could run; None
             means that each job runs only as requested.
-        guard: the prediction guard that the shape provider's predictor uses; None means that predictions
-            have no lower bounds from history.
+        guard: object that raises predictions which are too low. It must be the object that the predictor of
+            `shape_provider` uses. None means that predictions have no lower bounds from history.
 
     Raises:
         NotFoundError: the scheduling policy is unknown.
@@ -210,7 +210,10 @@ class PriorityEngine:
         )
 
     def _report_policy(self) -> None:
-        """Log once each kind of fault of a site's own policy: slow calls, and results that vary."""
+        """Log faults of a site's own scheduling policy, each kind of fault only once.
+
+        The faults are slow calls, and results that vary for the same input.
+        """
         for note in observed_calls(self.policy.name).notes(self.policy.name):
             kind = note.partition(":")[0]
             if kind not in self._reported:
@@ -218,9 +221,10 @@ class PriorityEngine:
                 log.warning("%s", note)
 
     def _associations(self, queue: QueueColumns) -> Ints:
-        """Return the row of each job's association (user in an account) in the table of usage.
+        """Return, for each job of the queue, the row of its association in the table of usage.
 
-        The normalised shares that the queue contains are also stored.
+        An association is a user in an account. The function also stores the normalised shares that the queue
+        states.
         """
         pairs = list(zip(queue.account, queue.user, strict=True))
         association = self._state.usage.association_rows(pairs)

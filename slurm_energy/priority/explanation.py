@@ -227,9 +227,12 @@ class Explainer:
         return f"; {', and '.join(parts)}" if parts else ""
 
     def _neighbour(self, place: int) -> tuple[int, int] | None:
-        """Return the job at a place (position in the ranked queue) as (job id, ranked index).
+        """Return the job at a position in the ranked queue, as job id and ranked index.
 
-        The result is None if there is no such place, or if the user may not see the job there.
+        The result is None if no job has this position, or if the user may not see the job.
+
+        Args:
+            place: position in the ranked queue, counted from 1.
         """
         if not 1 <= place <= len(self._at_place):
             return None
@@ -300,9 +303,10 @@ def _figures(predicted: QueuePredictions, row: int) -> str:
 
 
 def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
-    """Return phrases that explain how a predicted time was adjusted.
+    """Return phrases that explain why a predicted run time differs from that of the predictor.
 
-    The time is raised to the lower bound, and multiplied by the misprediction factor.
+    There are two reasons: the time was raised to a lower bound, or it was multiplied by a factor that
+    corrects earlier mispredictions.
     """
     words, said_s = [], float(predicted.source_time_s[row])
     bound_s, factor = float(predicted.lower_bound_s[row]), float(predicted.misprediction[row])

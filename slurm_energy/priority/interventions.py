@@ -25,11 +25,11 @@ ABSENCE_LIMIT_S: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class AssignedShape:
-    """A GPU shape that senergyctld assigned to a job.
+    """A GPU shape (kind and number of GPUs) that senergyctld assigned to a job.
 
     Attributes:
         submit_s: submission time of the job, Unix seconds.
-        shape: the GPU shape that the job has now; None means its original request.
+        shape: the GPU shape that the job has now; None means that the job has its original request.
         since_s: time of the assignment, Unix seconds.
         requested_gres: generic resources of the original request, in the syntax of scontrol.
         excluded_nodes: nodes that the job's owner excluded in the original request.
@@ -76,7 +76,10 @@ class InterventionState:
     _now_s: float = 0.0
 
     def load(self, made: Iterable[Decision]) -> None:
-        """Load the interventions that were made before this process started."""
+        """Load the changes to jobs (interventions) that were made before this process started.
+
+        The changes are requeues, and new GPU requests of pending jobs.
+        """
         self.loaded = True
         for one in made:
             if one.kind == REQUEUE:
@@ -118,9 +121,9 @@ class InterventionState:
     def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
         """Return whether senergyctld must leave the GPU request of a job unchanged.
 
-        This is so if the job offers other GPU shapes (numbers and types of GPUs), and senergyctld has given
-        it its original request back. The job is identified by its id, submission time (Unix seconds) and
-        number of restarts.
+        The result is True if two conditions hold: senergyctld has earlier changed the request to another
+        number or type of GPUs that the job allows, and has then restored the original request. The job is
+        identified by its id, submission time (Unix seconds) and number of restarts.
         """
         assigned = self.assigned_to(job_id, submit_s, restarts)
         return assigned is not None and assigned.shape is None

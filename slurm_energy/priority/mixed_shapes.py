@@ -122,11 +122,12 @@ def combined(
     """Combine predictions for single GPU types into one prediction for each offered shape.
 
     A shape is a set of GPUs on which a job can run. A mixed shape has several GPU types. In `predicted`,
-    each GPU type of a mixed shape has its own row (component row). The function also returns how each mixed
-    shape divides the work among its GPU types, by index of the shape.
+    each GPU type of a mixed shape has its own row (component row). If the predictions of the GPU types have
+    different sources, the combined prediction gets the least certain source. Its number of runs is the
+    minimum over the GPU types.
 
-    The prediction of a mixed shape has the least certain source among its GPU types. The number of runs is
-    the minimum over the GPU types.
+    The function also returns how each mixed shape divides the work among its GPU types, by index of the
+    shape.
 
     Args:
         predicted: predictions of the component rows.

@@ -56,7 +56,8 @@ class NodeCapacity:
     def free_of(self, gpu_kind: str) -> int:
         """Return the number of free GPUs of a type.
 
-        For a mixed shape, add up the free GPUs of all its types.
+        A mixed shape has nodes with several types of GPU. For such a combination of types, the result is the
+        sum over these types.
         """
         return sum(self.gpus_free.get(kind, 0) for kind in kinds_of(gpu_kind, self._kinds))
 

@@ -1,8 +1,8 @@
 """Jobs that can run in several GPU shapes (kinds and numbers of GPUs).
 
-Users list the possible shapes of a job with --energy-alternatives. This module converts the shapes to
-alternatives for `scheduling`, and chooses the shape to assign. `controller.queue.interventions` changes the
-jobs in Slurm accordingly.
+Users list the possible shapes of a job with --energy-alternatives. This module converts the shapes to the
+tables that `scheduling` uses, and chooses the shape in which a job shall run.
+`controller.queue.interventions` changes the jobs in Slurm accordingly.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class OfferedShapeTable(ShapeTable):
     splits: Mapping[int, BalancedSplit] = field(default_factory=dict)
 
     def text(self, row: int) -> str:
-        """Return the GPU request in a row of the table as the job's owner wrote it."""
+        """Return the GPU request of a table row in the words of the job's owner."""
         shape = self.shape[row]
         return super(OfferedShapeTable, self).text(row) if shape is None else shape.text
 
@@ -102,17 +102,17 @@ class ShapeChoice:
 class OfferedShapeProvider:
     """Provider of the GPU shapes in which each job of the queue may run.
 
-    A shape is a type and number of GPUs. Users may allow several shapes for a job. A job without such an
-    offer has one shape, its request.
+    A shape is a type and number of GPUs. Users may allow several shapes for a job. A job for which the user
+    allows no further shapes has one shape, its request.
 
     Args:
         predictor: predicts time and watts of each shape.
         nodes: function that returns the nodes with their free resources, or None if they are unknown. The
-            function is called at most once per queue, and only if a job offers shapes.
+            function is called at most once per queue, and only if a job has several shapes.
         blocked_shapes: (job id, shape) pairs that count as not fitting.
         keeps_request: function of (job id, submission time, restart count) that returns whether the job must
-            keep its original request. Such a job is ranked by its original request. Otherwise the job could
-            gain a better place in the queue by a shape that it will never have.
+            keep its original request. A job that must keep its request is ranked by this request. Its other
+            shapes must not give it a better place in the queue, because it will never have them.
     """
 
     def __init__(
@@ -205,12 +205,13 @@ class OfferedShapeProvider:
         shape: list[GpuShape | None],
         space: NodeCapacity,
     ) -> tuple[QueuePredictions, dict[int, BalancedSplit]]:
-        """Predict jobs in m rows of a table of shapes (possible sets of resources).
+        """Predict run time and power for each row of a table of shapes.
 
-        A row with a GPU shape that the job offers gets a new prediction. Any other row keeps the prediction
-        of the original request. A mixed shape (several GPU types) is predicted for each GPU type alone, and
-        the predictions are then combined. The result also contains the division of the work for each row
-        with a mixed shape.
+        A shape is a possible set of resources of a job. The table has m rows. A row with a GPU shape that
+        the job's owner offers gets a new prediction. Any other row keeps the prediction of the original
+        request. A mixed shape has several GPU types. It is predicted for each GPU type alone, and the
+        predictions are then combined. For each row with a mixed shape, the result also contains the division
+        of the work among the GPU types.
 
         Args:
             queue: all jobs.
@@ -281,9 +282,9 @@ def _parsed(text: str) -> tuple[GpuShape, ...]:
 def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
     """Choose a shape (number and type of GPUs) for each job that can run in several shapes.
 
-    A job starts now if it would start when the queue is processed in order with the resources that are free
-    now. For such a job, the scheduling policy chooses among the shapes that fit now. For any other job, the
-    policy chooses among all shapes of the job. The reason is that Slurm may start the job as soon as the
+    The queue is processed in order with the resources that are free now. A job that can start in this way
+    starts now. For such a job, the scheduling policy chooses among the shapes that fit now. For any other
+    job, the policy chooses among all shapes of the job, because Slurm may start the job as soon as the
     chosen shape is free, before the next cycle. In the result, jobs that start now come first, in queue
     order.
 

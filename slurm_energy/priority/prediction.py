@@ -51,7 +51,8 @@ _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 class QueuePredictions:
     """Predictions of run time and power for m rows, as arrays without NaN.
 
-    A row is a job with one GPU shape: its request, or one of the GPU types and numbers that it offers.
+    A row is a job with one GPU shape (number and type of GPUs). The shape is the one that the job requests,
+    or one of the other shapes that its user permits.
 
     Attributes:
         time_s: mean run time in seconds, above 0 and at most the time limit.
@@ -224,8 +225,8 @@ class QueuePredictor:
         """Predict the jobs of a queue from earlier runs.
 
         The function returns five arrays: seconds, watts, source, number of runs, and level of similarity. If
-        no run is similar to a job, its time and watts are NaN, and its source is the nameplate (a later
-        prediction from time limit and design power).
+        no run is similar to a job, its time and watts are NaN. The source is then the nameplate, because the
+        caller replaces these values by a prediction from time limit and design power.
         """
         time_s, watts = np.full(count, np.nan), np.full(count, np.nan)
         source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))

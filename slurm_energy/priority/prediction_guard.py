@@ -43,7 +43,10 @@ class StartedPrediction(NamedTuple):
 
 @dataclass(slots=True)
 class Mispredictions:
-    """Predictions of jobs at their start, and the overruns of running jobs.
+    """Store of the run times that were predicted for jobs before their start.
+
+    It is used to compare predicted with actual run times. It also knows which running jobs exceed their
+    predicted time.
 
     Attributes:
         unsaved: predictions of started jobs that are not yet in the database.
@@ -67,9 +70,10 @@ class Mispredictions:
         self.loaded = True
 
     def record_starts(self, queue: QueueColumns, now_s: float) -> None:
-        """Record the predictions of running jobs, and by how much jobs exceed their predicted time.
+        """Record the predictions of running jobs, and the overruns of these predictions.
 
-        A job that has started since the last ranking is recorded with its prediction.
+        An overrun is the time by which a running job exceeds its predicted time. A job that has started
+        since the last call is recorded with the last prediction before its start.
         """
         at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s)).tolist()
         started: dict[int, StartedPrediction] = {}
@@ -101,11 +105,11 @@ class Mispredictions:
             self._pending.setdefault(array, float(seconds))
 
     def running_overruns(self, user: str) -> tuple[float, float]:
-        """Return (`overrun_sum`, `overrun_size_seconds`) of a user's jobs that exceed their prediction.
+        """Return two sums over a user's running jobs that exceed their predicted run times.
 
-        Each job is weighted by its run time in seconds times its size. The first value is the weighted sum of
-        the relative overruns. The second value is the sum of the weights. (0, 0) means that no job exceeds
-        its prediction.
+        The first value (`overrun_sum`) is the weighted sum of the relative overruns. The second value
+        (`overrun_size_seconds`) is the sum of the weights. The weight of a job is its run time in seconds
+        times its size. (0, 0) means that no job exceeds its prediction.
         """
         return self._running.get(user, (0.0, 0.0))
 
@@ -143,9 +147,9 @@ class GuardedPredictions:
 
 
 class PredictionGuard:
-    """Correction of predictions, so that users gain nothing by running cheap jobs.
+    """Correction of predictions, so that no user gains from wrong predictions.
 
-    A user could run such jobs in order to lower the predicted time of other jobs.
+    Without the correction, a user could run cheap jobs only to lower the predicted time of other jobs.
 
     Args:
         mispredictions: record of jobs that ran longer than predicted.

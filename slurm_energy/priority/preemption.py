@@ -77,11 +77,10 @@ class PreemptionRules:
 def at_risk_jobs(snapshot: Snapshot, rules: PreemptionRules) -> list[int]:
     """Return the indices of ranked jobs that may miss their deadline, in queue order.
 
-    Only jobs that wait for resources and nothing else are returned. A job is at risk of missing its deadline
-    when the time `deadline - max(predicted time, time limit) - margin` has passed. The predicted time is
-    that of the fastest shape (number and kind of GPUs) in which the job could run. The time limit counts
-    because Slurm cancels a pending job that could not use its full limit before its deadline (sbatch(1),
-    --deadline).
+    Only jobs that wait for resources and nothing else are returned. A job is at risk after its latest safe
+    start, `deadline - max(predicted time, time limit) - margin`. The predicted time is that of the fastest
+    shape (number and kind of GPUs) in which the job could run. The time limit is part of the formula because
+    Slurm cancels a pending job whose time limit would end after its deadline (sbatch(1), --deadline).
     """
     queue, rows = snapshot.queue, snapshot.rows
     if len(rows) == 0:
@@ -162,8 +161,12 @@ class _Candidate:
 class _Option:
     """One way to free enough resources for an urgent job by interrupting other jobs (victims).
 
-    The attributes are the energy that the victims lose, the victims, and the units (GPUs or CPUs) that the
-    urgent job then takes on each named node.
+    Attributes:
+        lost_joules: energy that the victims lose.
+        victims: the jobs to interrupt.
+        kind: kind of the units that the urgent job takes.
+        units: units (GPUs or CPUs) that the urgent job takes on each of the nodes.
+        names: names of the nodes.
     """
 
     lost_joules: float
@@ -206,7 +209,7 @@ def _cpus_per_node(snapshot: Snapshot, index: int) -> int:
 
 
 def _demands(snapshot: Snapshot, index: int) -> set[tuple[str, str]]:
-    """Return the resources that a ranked job needs, as pairs of partition and GPU type."""
+    """Return the pairs of partition and GPU type in which a ranked job needs resources."""
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
     return {(partition, kind) for kind, _, _ in _needs(snapshot, index) for partition in partitions}
 
@@ -219,9 +222,8 @@ def _reserved_for_aged(
 ) -> set[tuple[str, str]]:
     """Return the resources that preemption must leave to aged jobs, as (partition, GPU type) pairs.
 
-    Aged jobs are pending jobs that have waited longer than the bound on waiting. If an aged job fits in the
-    free resources, its pairs are not returned. Instead, the resources that it will take are subtracted from
-    `free`.
+    Aged jobs are pending jobs that have waited longer than a limit. An aged job that fits in the free
+    resources needs no reserved pairs. The resources that it will take are subtracted from `free` instead.
     """
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
     aged = (snapshot.startable() & ~blocked_rows(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)

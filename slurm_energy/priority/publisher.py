@@ -146,10 +146,10 @@ class ScontrolPublisher:
         self._checked_s = -float("inf")
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Set the changed site factors with scontrol commands.
+        """Set the changed site factors (priority terms) of the jobs with scontrol commands.
 
-        Changes that do not fit in the time of this cycle are made in the next cycles. Return a line that
-        describes failures; None without failures.
+        The time for the scontrol commands of one cycle is limited. Changes for which the time does not
+        suffice are made in the next cycles. Return a line that describes failures; None without failures.
         """
         changes = snapshot.site_factor_changes()
         if changes and time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:

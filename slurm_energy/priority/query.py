@@ -1,6 +1,7 @@
-"""Selection of a snapshot's jobs that match a user's query and that the user may see.
+"""Selection of the jobs for the response to a query about the priority of pending jobs.
 
-This module depends neither on HTTP nor on the texts of responses.
+The jobs come from a snapshot, which is the result of the last ranking of the queue. The selected jobs match
+the query, and the user may see them. This module depends neither on HTTP nor on the texts of responses.
 """
 
 from __future__ import annotations

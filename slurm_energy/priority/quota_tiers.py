@@ -31,13 +31,13 @@ TIER_NAMES: Final = ("aged", "urgent", "normal", "warned", "warned", "spent", "s
 
 
 def limiting_quotas(standings: QuotaStandings, who: Sequence[tuple[str, str]]) -> dict[int, QuotaUse]:
-    """Return the quota that limits each job most, by position of the job.
+    """Return for each job the quota that limits it most.
 
-    A quota limits a job if it is used beyond its warning or hold level. Jobs without such a quota are left
-    out.
+    The keys of the result are the indices of the jobs in `who`. A quota limits a job if its use exceeds the
+    quota's warning level or hold level. A job without such a quota is left out.
 
     Args:
-        standings: use of the quotas.
+        standings: use of all quotas.
         who: account and user of each job.
     """
     if not any(use.level for use in standings.uses):

@@ -42,8 +42,9 @@ def rank_correlation(place: Ints) -> RankCorrelation:
 def count_inversions(place: Ints) -> int:
     """Return the number of pairs in the wrong order: place[i] > place[j] for i < j.
 
-    The cost is O(n log² n). The pairs are counted bit by bit: among numbers that agree in all higher bits, a
-    1 before a 0 in the current bit is an inversion.
+    The cost is O(n log² n). The pairs are counted for each bit of the numbers. Numbers that agree in all
+    higher bits are compared by the current bit: a number with bit 1 before a number with bit 0 is a pair in
+    the wrong order.
     """
     rank = np.argsort(np.argsort(place, kind="stable"), kind="stable")
     total = 0

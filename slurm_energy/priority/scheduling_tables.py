@@ -103,12 +103,12 @@ def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return for each row of the queue the index of the row of its leader, shape (n,).
+    """Return for each queue row the row of its leader, the job whose place in the queue it shares.
 
-    Most rows are their own leaders. Slurm, however, addresses all records of an array or of a heterogeneous
-    job together. Their pending records therefore share one place in the queue, the place of their leader.
-    The leader is the first record that is not held. Running records and records with a fixed place are their
-    own leaders.
+    The result has shape (n,). Most rows are their own leaders. Slurm, however, addresses all records of an
+    array or of a heterogeneous job together. Their pending records therefore share one place in the queue,
+    the place of their leader. The leader is the first record that is not held. Running records and records
+    with a fixed place are their own leaders.
     """
     rows = np.arange(queue.count)
     group = np.where(queue.het_job_id > 0, queue.het_job_id, queue.array_job_id)
@@ -205,10 +205,10 @@ def job_table(
     Args:
         queue: all jobs.
         rows: queue rows of the ranked jobs, shape (n,).
-        users: for each ranked job, the row in the table of users that belongs to the job's user, shape (n,).
+        users: for each ranked job, the row of its user in the table of users, shape (n,).
         now_s: current time in Unix seconds.
-        aged_starts: by uid, the number of recent starts of jobs that had waited beyond the bound; None means
-            that there was no such start.
+        aged_starts: by uid, the number of the user's jobs that started recently after a wait beyond the
+            maximum wait of the policy. None means that there was no such start.
     """
     uids, started = queue.uid[rows], aged_starts or {}
     cpus = queue.cpus[rows].astype(np.float64)

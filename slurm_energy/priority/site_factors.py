@@ -132,10 +132,10 @@ def longest_nonincreasing(values: Ints) -> Ints:
 
 
 def _crowded(at: Ints, numbers: Ints) -> bool:
-    """Return whether too little room is left for the site factors of further jobs.
+    """Return whether the site factors of neighbouring new jobs lie too close together.
 
-    The room is the distance between the site factors of neighbouring new jobs. The first and the last new
-    jobs of the order are checked.
+    If they do, later jobs can hardly be inserted between these jobs. A site factor is an integer that Slurm
+    adds to the priority of a job. Only the new jobs at the start and at the end of the order are checked.
     """
     new = np.diff(at) - 1
     steps = -np.diff(numbers) // (new + 1)
@@ -143,10 +143,13 @@ def _crowded(at: Ints, numbers: Ints) -> bool:
 
 
 def _interpolated(at: Ints, numbers: Ints) -> Ints:
-    """Return the site factors (priority terms) of the first places of the queue.
+    """Return the site factors (priority terms) of the first places of the queue by interpolation.
 
-    These are the places 0 to at[-1] - 1. The factors are interpolated between the factors at the places
-    `at`.
+    The result is for the places 0 to at[-1] - 1.
+
+    Args:
+        at: places whose site factors are known, in ascending order.
+        numbers: site factors of these places.
     """
     place = np.arange(at[-1], dtype=np.int64)
     left = np.searchsorted(at, place, side="right") - 1

@@ -93,15 +93,14 @@ class Snapshot:
         return int(self.site_factors[self.rows[self.order[len(self.order) // 2]]])
 
     def site_factor_changes(self, new_only: bool = False) -> dict[int, int]:
-        """Return the new site factors that differ from the factors in Slurm, by job id.
+        """Return the new site factors of the jobs whose factor in Slurm must change, by job id.
 
-        The changes are in order of importance: the maximum of the old and the new factor. A job that
-        must leave the head of the queue is therefore as important as a job that must move there. After
-        the first changes, the head of the queue is already in the right order, down to the jobs of the
-        remaining changes.
+        The changes are sorted by importance, which is the maximum of the old and the new factor. A job that
+        must leave the head of the queue is therefore as important as a job that must move there. If only the
+        first changes are made, the head of the queue is already in the right order.
 
-        The keys are the ids by which scontrol addresses jobs. An array or a heterogeneous job has one
-        id, which applies to all its records.
+        The keys are the ids by which scontrol addresses jobs. An array or a heterogeneous job has one id,
+        which applies to all its records.
 
         Args:
             new_only: whether to include only jobs that are new since the last cycle and are not held.
@@ -139,13 +138,16 @@ class Snapshot:
         return rank_correlation(place)
 
     def _rows_by_place(self) -> Ints:
-        """Return the rows of the ranked jobs in the queue, in the order of their places."""
+        """Return the row numbers of the ranked jobs in the queue, with the first-ranked job first."""
         at = np.flatnonzero(self.place > 0)
         rows: Ints = at[np.argsort(self.place[at], kind="stable")]
         return rows
 
 
 def scontrol_ids(queue: QueueColumns, rows: Ints) -> list[int]:
-    """Return, for each of the given queue rows, the id by which scontrol addresses the job."""
+    """Return the job ids that scontrol needs, one for each of the given rows of the queue.
+
+    For a job array or a heterogeneous job, this is the id of the whole array or job.
+    """
     ids: list[int] = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
     return ids

@@ -22,14 +22,13 @@ def unit_capacity(
     The result also contains the expected ends of the running jobs. A running job is expected to end after
     its predicted run time, or at its time limit if this is earlier.
 
-    None is returned if no job offers several shapes, because the nodes are not read in this case. GPUs of a
-    type that no node reports are not tracked. Jobs that name no GPU type are not tracked either. The idle
-    powers in the result are 0, because they are unknown here.
+    None is returned if no job permits several shapes (kinds and numbers of GPUs), because the nodes are not
+    read in this case. GPUs of a type that no node reports are not tracked. Jobs that name no GPU type are
+    not tracked either. The idle powers in the result are 0, because they are unknown here.
 
     Args:
         queue: pending and running jobs.
-        shapes: shapes (possible kinds and numbers of GPUs) of the ranked jobs. They define the integer codes
-            of the GPU types.
+        shapes: shapes of the ranked jobs. They define the integer codes of the GPU types.
         predicted: predictions of all jobs, by queue row.
     """
     if not isinstance(shapes, OfferedShapeTable):

@@ -89,9 +89,9 @@ class DecayedUsage:
         return DecayedUsage(self.half_life_s)
 
     def rows_to_read_again(self) -> list[int]:
-        """Return the database rows of records whose owner is not confirmed yet, at most `MAX_IDS`.
+        """Return the database rows of the records that must be read again, at most `MAX_IDS`.
 
-        Successive calls return different rows in rotation.
+        The owner of these records is not confirmed yet. Successive calls return different rows in rotation.
         """
         rows = list(self._unsettled)[:MAX_IDS]
         for row in rows:
@@ -161,10 +161,11 @@ class DecayedUsage:
         self._at_s = now_s  # also if the clock was set back, so that decay goes on
 
     def _counted(self, records: list[ConsumptionRecord], now_s: float) -> tuple[Floats, Floats]:
-        """Return the joules and GPU seconds of records, weighted so that old consumption counts less.
+        """Return the energy in joules and the GPU seconds of records, summed by association.
 
-        The index of the results is the row of an association (account and user). Rows for new associations
-        are added.
+        An association is an account and a user. Old consumption counts less than recent consumption. The
+        index of the results is the row of the association in this object. Rows for new associations are
+        added.
         """
         rows = self.association_rows(self._owners(records))
         missing = np.zeros(len(self._rows) - len(self._joules))

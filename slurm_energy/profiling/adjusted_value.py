@@ -41,7 +41,10 @@ class ValueRequester:
         self._spent_s = 0.0
 
     def value(self, kind: AdjustmentKind) -> int | None:
-        """Return the adjusted value of a kind; None if senergyd supplies no value."""
+        """Return the value of a setting of this program that senergyctld advises, for example of workers.
+
+        The argument `kind` names the setting. The result is None if senergyd supplies no value.
+        """
         with self._lock:
             if kind not in self._values:
                 value = self._request(kind)

@@ -80,7 +80,7 @@ class CudaTimer:
             self._free += [mark.event for mark in (begin, end) if mark is not self._anchor]
 
     def _start_ns(self, mark: Mark) -> int:
-        """Return the time at which the GPU passed a mark.
+        """Return the time in ns at which the GPU passed a mark (a recorded CUDA event).
 
         The clocks of the GPU and the program are aligned with this rule: the GPU passes no mark before the
         program submits the mark. The alignment is exact as soon as the GPU has waited for the program once.

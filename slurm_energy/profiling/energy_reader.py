@@ -1,4 +1,7 @@
-"""Readers of energy for the profiler: their base class, and the reader that queries the agent of the node."""
+"""Readers of energy for the profiler of program sections.
+
+The module contains their base class, and the reader that queries the agent of the node.
+"""
 
 from __future__ import annotations
 

@@ -135,10 +135,7 @@ class EventWriter:
         self._waiting.append((max(0, phase.start_ns), duration_ns, phase.value, name, thread, INTERVAL))
 
     def place(self, rank: int | None, gpu: int | None) -> None:
-        """Set the rank and the GPU of the process.
-
-        Both may be unknown until the program has started.
-        """
+        """Set the rank and the GPU of the process, which may be unknown until the program has started."""
         self._place = (rank, "" if gpu is None else f"gpu[{gpu}]")
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Record the wait for the batch."""
+        """Record the start of a training step, and thereby the end of the wait for its batch."""
         if self._marks is not None:
             self._marks.begin_step()
 

@@ -196,6 +196,6 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
 
 
 def _moved(batch: Any, device: Any, phases: TorchPhases | None) -> Any:
-    """Return a batch that was moved to a device, and record the time of the copy."""
+    """Move a batch of training data to a device, and record the time of the copy."""
     with contextlib.nullcontext() if phases is None else phases.timed("copy"):
         return moved(batch, device)

@@ -143,7 +143,10 @@ def flush() -> None:
 
 
 def process_identity() -> ProcessIdentity:
-    """Return which process this is, as recorded with the measured sections of the program."""
+    """Return the identity of this process: job id, step, node, rank and process id.
+
+    It is the same identity as in the records of the measured sections of the program.
+    """
     return current_process() if _process.recorder is None else _process.recorder.process
 
 

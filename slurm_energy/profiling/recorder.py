@@ -1,4 +1,7 @@
-"""Recorder of finished sections: one line of JSON per section, in one file per process."""
+"""Recorder of the sections (measured parts) of a program that have ended.
+
+Each process has one file, and each section becomes one line of JSON in it.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,10 @@ class _FinishedSection:
 
 
 def _line(finished: _FinishedSection, process: ProcessIdentity) -> dict[str, Any]:
-    """Return a finished section as a dict for JSON. Unknown values are None.
+    """Return the result of a finished code section, with its energy, as a dict for JSON.
 
-    The function waits for the agent's responses, which contain the energy of the section.
+    Unknown values are None. The function waits for the agent's responses, which contain the energy of the
+    section.
     """
     section = finished.section
     return {

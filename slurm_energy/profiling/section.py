@@ -14,7 +14,7 @@ from slurm_energy.profiling.energy_reader import EnergyReading
 
 @dataclass(slots=True)
 class Section:
-    """One execution of a section.
+    """One execution of a section of a program. The program marks the section to measure its energy.
 
     Attributes:
         path: names of the nested sections, from the outermost section to this section.

@@ -1,4 +1,8 @@
-"""Steps and phases of training frameworks whose callbacks mark single instants, not whole phases."""
+"""Recorder of training steps for frameworks whose callbacks mark single instants.
+
+A callback of such a framework reports that something begins or ends. This module derives the steps, their
+phases and the waits for data from these instants.
+"""
 
 from __future__ import annotations
 

@@ -113,10 +113,11 @@ class StepRecorder:
             self._cpu_start_s = time.process_time()
 
     def add_loader_start(self, wait_ns: int) -> None:
-        """Count the wait for the first batch of an epoch as a start of the loader.
+        """Record how long a program waited for the first batch of an epoch.
 
-        The wait is counted only if loader processes prepare the batch. It then contains the start of these
-        processes. The wait also counts as part of the phase `data`.
+        The wait contains the start of the loader processes, and is recorded separately as such a start. It
+        is not recorded if no loader processes prepare the batches. The wait also counts as part of the phase
+        `data`.
         """
         if self._hints.get("num_workers"):
             self._loader_starts += 1
@@ -191,7 +192,10 @@ class StepRecorder:
             writer.abandon()
 
     def _collect(self) -> None:
-        """Process the recorded phases. The caller holds the lock."""
+        """Add the recorded phases of training steps to the statistics and the event file.
+
+        The caller holds the lock.
+        """
         if self._failed:
             self._waiting.clear()
         if not self._waiting:
@@ -261,7 +265,7 @@ class StepRecorder:
         return self._statistics.result(node=self._process.node, rank=rank, gpu=gpu, pid=pid, hints=hints)
 
     def _place(self) -> tuple[int | None, int | None]:
-        """Return the rank, and the index of the GPU on the node. Unknown values are None."""
+        """Return the rank of this process, and the index of its GPU on the node. Unknown values are None."""
         rank = None if self._process is None else self._process.rank
         return process_rank(rank), self.gpu
 

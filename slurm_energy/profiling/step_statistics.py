@@ -218,13 +218,13 @@ class StepStatistics:
             self._interval(phase.start_ns).add_data(phase.end_ns, duration_ns * 1e-9)
 
     def add_step(self, start_ns: int, received_ns: int, end_ns: int, samples: float, thread: int) -> None:
-        """Add a step of a loop and the wait for data at its beginning.
+        """Add one iteration of a loop (step) and the wait for its data, which precedes the computation.
 
         Args:
             start_ns: start of the step and of the wait for data.
             received_ns: end of the wait.
             end_ns: end of the step.
-            samples: samples of the step; NaN means unknown.
+            samples: number of training samples of the step; NaN means unknown.
             thread: identifier of the thread.
         """
         waited_ns = received_ns - start_ns

@@ -1,6 +1,7 @@
 """Summaries of the sections of a job over all its processes.
 
-The summaries can be exported to CSV and pandas.
+A section is a named part of the program whose time and energy are measured. The summaries can be exported to
+CSV and pandas.
 
 All processes of a job on one node measure the same joules. A sum over the processes would therefore count
 these joules several times; `summarise` avoids this error.
@@ -57,9 +58,10 @@ class SectionSummary:
 
 
 def read_lines(directory: Path | str) -> list[dict[str, Any]]:
-    """Return the sections that the files `*.jsonl` in a directory contain, ordered by start.
+    """Return the measured sections of programs that files in a directory contain, ordered by start.
 
-    Incomplete lines are skipped, because killed programs may leave them behind.
+    The files have names `*.jsonl`. Incomplete lines are skipped, because killed programs may leave them
+    behind.
 
     Returns:
         One dict per section, with the keys described in docs/user-guide.md.
@@ -142,7 +144,10 @@ def _process(line: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _overlapping(lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield groups of executions that overlap in time, directly or through other executions of the group.
+    """Yield groups of executions of a program section that overlap in time.
+
+    Two executions of a group need not overlap each other directly: other executions of the group may connect
+    them.
 
     Args:
         lines: executions of one section on one node.

@@ -76,7 +76,7 @@ class ProfileInput:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file in a directory that is not part of the timeline, with the reason."""
+    """A file that was left out of the timeline, with the reason."""
 
     path: Path
     reason: str

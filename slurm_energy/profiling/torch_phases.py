@@ -152,7 +152,7 @@ class TorchPhases:
             hooks.pop(key, None)
 
     def poll(self) -> None:
-        """Record the phases that the GPU has completed."""
+        """Record those phases of the training step that the GPU has completed."""
         if self._cuda is not None:
             try:
                 self._cuda.poll()
@@ -369,9 +369,9 @@ def missing_samples(loader: Any, batches: int) -> float:
 
 
 def _setting(loader: Any, name: str) -> Any:
-    """Return an attribute of a loader.
+    """Return an attribute of a PyTorch data loader, for example a setting.
 
-    Return None if the loader does not have the attribute, or if the loader's own code fails.
+    The result is None if the loader does not have the attribute, or if the loader's own code fails.
     """
     try:
         return getattr(loader, name, None)

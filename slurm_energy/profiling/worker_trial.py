@@ -70,9 +70,9 @@ class EpochTimes:
 
 
 class WorkerTrial:
-    """Trial of more processes that load data for one data loader.
+    """Search for the number of loader processes with which a data loader is fast enough.
 
-    The number of processes changes only between epochs.
+    A higher number is tried for one epoch. The number changes only between epochs.
 
     Args:
         workers: number of processes in the first epoch; 0 means that the program loads the data itself.
@@ -92,7 +92,7 @@ class WorkerTrial:
         A higher number is tried for one epoch. It is kept if the epoch was faster, and undone otherwise.
 
         Args:
-            times: steps of the epoch that has ended.
+            times: times of the steps of the epoch that has ended.
         """
         if times.steps < _MIN_STEPS or times.step_s <= 0 or self._is_over:
             return self.workers

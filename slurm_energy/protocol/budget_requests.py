@@ -92,7 +92,7 @@ class HistoryQuery:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> HistoryQuery:
-        """Build the query for the history of budgets from parameters that `parameters` returned.
+        """Build the query for the history of power budgets from the query parameters of an HTTP request.
 
         Raises:
             UsageError: a parameter is unknown, missing or malformed, or the range is empty.

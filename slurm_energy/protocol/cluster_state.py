@@ -24,7 +24,7 @@ _MAX_TEXT: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class SignalValues:
-    """Values of a signal by time slot; None stands for an unknown value."""
+    """Values of a signal, such as the energy price, by time slot; None stands for an unknown value."""
 
     mean: tuple[float | None, ...]
     deviation: tuple[float | None, ...]

@@ -230,7 +230,11 @@ class ControllerEndpoint:
         raise self._refusal(status, answer, release)
 
     def _refusal(self, status: int, answer: Mapping[str, Any], release: str | None) -> EnergyError:
-        """Return the error for a response that has a valid proof and a status other than 200."""
+        """Return the error for a verified response of the controller that reports a failure.
+
+        The response has another status than 200. Its proof, a munge credential, shows that it comes from the
+        controller.
+        """
         message = str(answer.get("error"))
         if status == 400:
             return UsageError(message, todo=advice_for_older(release))

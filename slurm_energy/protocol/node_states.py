@@ -55,7 +55,9 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def check_counts(data: Any) -> Mapping[str, float]:
-    """Check the field `counts` of a node's live report, and return it.
+    """Check the field `counts` of a live report of a node, and return it.
+
+    A live report states the present power of the node and the energy of its running jobs so far.
 
     Raises:
         UsageError: the field is not an object with a few numbers.

@@ -25,7 +25,9 @@ def observation_path(job_id: str) -> str:
 
 
 def node_documents(response: Mapping[str, Any]) -> list[Any]:
-    """Return the node observations in a response, as JSON objects.
+    """Return the observations of a job on its nodes from a response, as JSON objects.
+
+    An observation contains the sampled signals and the reported steps of the job on one node.
 
     Raises:
         UnavailableError: the response has another form.

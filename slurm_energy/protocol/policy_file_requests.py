@@ -35,7 +35,11 @@ class PublishedPolicies:
 
     @property
     def digest(self) -> str:
-        """Digest of the text. An agent uses it to check that its copy of the file is current."""
+        """Hash of the published policy text.
+
+        An agent keeps a copy of the policy file. It compares this hash with that of its copy, to check that
+        the copy is current.
+        """
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:

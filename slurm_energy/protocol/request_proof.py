@@ -1,6 +1,7 @@
-"""Payload of the munge credential of a request: SHA-256 digests of the request, of constant length.
+"""Payload of the munge credential of a request, which consists of SHA-256 digests.
 
-Both ends use this module. The client builds the payload, and senergyctld verifies it.
+The digests are those of the request, so the payload has a constant length. The client uses this module to
+build the payload. senergyctld uses it to verify the payload.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class ResponseSeal:
         self._digest = hashlib.sha256()
 
     def update(self, part: bytes) -> None:
-        """Add the next part of the body to the proof.
+        """Add the next part of the body to the proof that the controller made the response.
 
         The body is a JSON object with at least one key. Pass the body without the closing brace. The method
         `tail` returns this brace.

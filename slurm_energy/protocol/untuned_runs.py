@@ -39,7 +39,9 @@ class ComparableProgram:
 
     @classmethod
     def from_json(cls, data: Any) -> ComparableProgram:
-        """Return the program in an element of a request. Keys of a newer release are ignored.
+        """Parse an element of a request, which describes a program.
+
+        Keys that only a newer release knows are ignored.
 
         Raises:
             UsageError: the element is malformed.

@@ -74,10 +74,10 @@ class PageSubject:
         return f"{self.dimension}-~{digest}.html"
 
     def includes(self, row: UsageRow) -> bool:
-        """Return whether a row of the usage table belongs to the subject of this page.
+        """Return whether a row of the usage table belongs to this page.
 
-        A page about one value of a dimension (for example one user) contains the rows of its jobs. The page
-        without a dimension contains all rows.
+        The page of an account or user contains the rows of the jobs of this account or user. The page of the
+        whole cluster contains all rows.
         """
         return not self.dimension or (
             row.kind == JOB and (row.names.get(self.dimension) or NONE) == self.name
@@ -85,7 +85,10 @@ class PageSubject:
 
 
 def subjects(document: UsageDocument) -> list[PageSubject]:
-    """Return the subjects of all pages: the cluster, its accounts and its users, by name."""
+    """Return what the pages are about: the whole cluster, then each account, then each user, by name.
+
+    Each page shows the energy of one of these subjects.
+    """
     found = [PageSubject()]
     for dimension in ("account", "user"):
         names = sorted({row.names.get(dimension) or NONE for row in document.rows if row.kind == JOB})
@@ -164,10 +167,11 @@ def _kwh_cell(kwh: float) -> str:
 
 
 def _chart_names(subject: PageSubject, rows: Sequence[UsageRow]) -> Mapping[str, Callable[[UsageRow], bool]]:
-    """Return the layers of the stacked chart on an energy page, by name of the layer.
+    """Return the layers of the stacked chart on an energy page.
 
     The layers are the accounts (or users) with the most energy, all others together, idle energy and
-    unattributed energy. Each value is a function that returns whether a usage row belongs to the layer.
+    unattributed energy. The keys of the result are the names of the layers. Each value is a function that
+    returns whether a row of the usage table belongs to the layer.
     """
     by = "user" if subject.dimension == "account" else "account"
     sums = group_amounts((row for row in rows if row.kind == JOB), lambda row: row.names.get(by) or NONE)

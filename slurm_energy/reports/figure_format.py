@@ -41,7 +41,10 @@ class DisplayUnits:
         return bool(self.prefix) or not self.convert
 
     def name(self, unit: str) -> str:
-        """Return the name of a unit with the fixed prefix of the column: `kJ` for `J`."""
+        """Return the name of a unit with the prefix that the whole column uses.
+
+        For example, the result is `kJ` for the unit `J` and the prefix k.
+        """
         return si_prefix(self.prefix) + unit
 
     def text(self, value: float | None, unit: str) -> str:

@@ -299,8 +299,9 @@ def _quantile(values: Sequence[float], part: float) -> float | None:
 def _jain(values: Iterable[float]) -> float | None:
     """Return Jain's fairness index (sum x)^2 / (n sum x^2); None if all values are 0.
 
-    The function repeats `scheduling.fairness.jain`, because the base installation has no numpy. Values are
-    divided by the largest value, because their squares could overflow.
+    The function computes the same as `scheduling.fairness.jain`, which needs numpy. Reports must also work
+    in the base installation, which has no numpy. Values are divided by the largest value, because their
+    squares could overflow.
     """
     all_values = [*values]
     largest = max(map(abs, all_values), default=0.0)

@@ -13,14 +13,15 @@ _STRONGEST_PERCENT = 70
 
 @dataclass(frozen=True, slots=True)
 class SweepSection:
-    """Section of a report on a sweep of a scenario's values, with the totals of all simulations.
+    """Section of a report that shows the results of a sweep over values of a simulation scenario.
 
-    A variant is one combination of the swept values.
+    A variant is one combination of the swept values. A total is a figure of a whole simulation, for example
+    its energy.
 
     Attributes:
         table: cells of the table of all variants and policies, header first; empty if there is no sweep.
         axes: titles of the axes, which name the swept keys of the scenario.
-        maps: for each policy and total, the values at all combinations of two swept keys.
+        maps: one map for each policy and total; a map shows the total at all combinations of two swept keys.
     """
 
     table: Sequence[Sequence[str]]

@@ -29,11 +29,11 @@ _HEADER: Final = (
 
 
 def table_lines(result: SweepResult) -> Iterator[str]:
-    """Yield one line per sweep point.
+    """Yield the lines of the result table of a sweep: a header, then one line per sweep point.
 
-    Gains are in percent, relative to the reference, which is the first line.
-
-    The last column marks the reference, the Pareto front, dominated points and failed points.
+    A sweep point is a measured combination of settings. The first point is the reference. The table shows
+    the gain of each point in percent, relative to the reference. The last column marks the reference, the
+    Pareto front, dominated points and failed points.
     """
     texts = _point_texts(result)
     rows = [list(_HEADER), *(_row(result, index, text) for index, text in enumerate(texts))]

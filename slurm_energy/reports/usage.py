@@ -184,7 +184,7 @@ class JobUsage:
 
     @property
     def components(self) -> tuple[ComponentEnergy, ...]:
-        """The component energies in all records."""
+        """The component energies from all records of the job or step."""
         return tuple(c for record in self.records for c in record.components)
 
     @property
@@ -197,7 +197,10 @@ class JobUsage:
 
     @property
     def incomplete_components(self) -> tuple[str, ...]:
-        """Component types that can be measured, but whose counters returned no value on some node."""
+        """Types of components whose energy is incomplete.
+
+        The components can be measured, but on some node their counters returned no value.
+        """
         without_energy = {component_type(c.name) for c in self.components if c.energy_joules is None}
         return tuple(component for component in COMPONENTS if component in without_energy)
 

@@ -30,11 +30,11 @@ def admit(
     power_watts: Floats,
     left_watts: float = np.inf,
 ) -> list[int]:
-    """Return the jobs that start now: in ranked order, each job that fits in the remaining free resources.
+    """Return the jobs that start now: in ranked order, each job that fits in the remaining resources.
 
-    A job that does not fit is passed over, unless it has waited longer than the bound on waiting. Admission
-    ends at a job that has waited longer than the bound, so that the resources for this job stay free.
-    Otherwise the wait of this job would not be bounded.
+    A job that does not fit is skipped. There is one exception: if the job has waited longer than the bound
+    on waiting, admission ends at this job, so that the resources for it stay free. Otherwise its wait would
+    not be bounded.
 
     Args:
         ranking: result of the policy for n jobs.

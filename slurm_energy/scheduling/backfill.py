@@ -155,11 +155,11 @@ def _backfill(
 
 
 def reserves(discipline: Discipline, candidate: Candidate, *, is_first: bool) -> bool:
-    """Return whether a job that cannot start gets a reservation.
+    """Return whether a job that cannot start now gets a reservation for a later start.
 
     Args:
         discipline: scheduling discipline.
-        candidate: pending job with the shape in which it would start.
+        candidate: pending job with the shape (way to run the job) in which it would start.
         is_first: whether no other job has got a reservation in this pass.
     """
     if discipline == Discipline.CONSERVATIVE:

@@ -1,8 +1,8 @@
 """Plan of the starts of pending jobs, based on the expected ends of running jobs.
 
-The plan is a list schedule. Jobs are placed one after another. Each job is placed at the earliest time at
-which enough units of a kind of hardware are free. Units may be idle until the start of a job that was placed
-earlier. Another job may use these idle units only if it ends before that start.
+Jobs are placed one after another. Each job is placed at the earliest time at which enough units (such as
+GPUs) of a kind of hardware are free. Units may be idle until the start of a job that was placed earlier.
+Another job may use these idle units only if it ends before that start.
 """
 
 from __future__ import annotations
@@ -94,5 +94,5 @@ class UnitPlan:
 
 
 def plans(capacity: UnitCapacity, now_s: float) -> list[UnitPlan]:
-    """Return one plan for each kind of hardware, without any planned start."""
+    """Return one empty plan of job starts for each kind of hardware."""
     return [UnitPlan(capacity, kind, now_s) for kind in range(len(capacity.free))]

@@ -40,7 +40,10 @@ class Options:
     aged_jobs_per_user: int | None = None
 
     def weight(self, name: str, default: float) -> float:
-        """Return the site's weight for the term `name`, or `default` if the site does not set it."""
+        """Return the weight that the configuration sets for the term `name` of a scheduling policy.
+
+        Return `default` if the configuration sets no weight for this term.
+        """
         return self.weights.get(name, default)
 
 
@@ -223,7 +226,7 @@ def ranked(
 
 
 def edp_term(edp: Floats) -> Term:
-    """Return a term that shows the energy-delay product of each job to users.
+    """Return a term for the explanation of a ranking: the energy-delay product of each job.
 
     Args:
         edp: energy-delay products in joule seconds, shape (n,).
@@ -238,14 +241,14 @@ def minus_sum(terms: Mapping[str, Term]) -> Floats:
 
 
 def chosen(values: Floats, choice: Ints) -> Floats:
-    """Return a value of the shape that was chosen for each job, shape (n,).
+    """Return one value per job: the value of the alternative that was chosen for the job.
 
-    The shapes are the alternatives from which a scheduling policy chooses. The result is +inf for a job
-    without a chosen alternative.
+    An alternative is a set of resources on which a job can run. The result has shape (n,). It is +inf for a
+    job without a chosen alternative.
 
     Args:
         values: value of each alternative, shape (m,).
-        choice: row of each job's chosen alternative, shape (n,); -1 if no alternative was chosen.
+        choice: index of each job's chosen alternative, shape (n,); -1 if no alternative was chosen.
     """
     picked: Floats = np.where(choice >= 0, values[choice], np.inf) if len(values) else np.zeros(0)
     return picked
@@ -265,9 +268,9 @@ def slack_s(queue: Queue, time_s: Floats) -> Floats:
 
 
 def over_all(values: Floats, table: Alternatives) -> Floats:
-    """Return each job's lowest value over all its alternatives (ways to run the job).
+    """Return the lowest value of each job over all its alternatives (ways to run the job).
 
-    Alternatives that are not possible now count, too.
+    Alternatives that are impossible at present are included.
 
     Args:
         values: value of each alternative, shape (m,).

@@ -101,10 +101,10 @@ def _user_ids(process: Path) -> list[int]:
 
 
 def _is_slurms(uid: int) -> bool:
-    """Return whether a user may determine which slurm.conf slurm-energy edits.
+    """Return whether a user is trusted to name the slurm.conf that slurm-energy edits.
 
     A running process may name a slurm.conf in its command line. Root edits this file only if the owner of
-    the process is trusted: root, the caller, or Slurm's user.
+    the process is root, the caller, or Slurm's user.
     """
     if uid in (0, os.geteuid()):
         return True

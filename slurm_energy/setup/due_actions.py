@@ -1,6 +1,6 @@
-"""Names of the actions that Slurm needs after changes of its files.
+"""Names of the actions that Slurm needs after its files have changed, such as a restart.
 
-The journal keeps each due action until it is done.
+The journal of setup keeps each action until the action is done.
 """
 
 from __future__ import annotations

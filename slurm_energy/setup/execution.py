@@ -122,10 +122,10 @@ class SetupRun:
             self.outcome.changed.append(str(change.path))
 
     def _without_refused(self, change: FileChange) -> FileChange | None:
-        """Return a change of slurm.conf without the edit of JobSubmitPlugins.
+        """Return a change of slurm.conf without its edit of the key JobSubmitPlugins.
 
-        This edit is left out because job_submit.lua, which it would put to use, was not written. None is
-        returned if no other edit remains.
+        The edit would activate job_submit.lua. It is left out because setup has not written job_submit.lua.
+        If the change contains no other edit, None is returned.
         """
         hunks = tuple(hunk for hunk in change.hunks if hunk.key != "jobsubmitplugins")
         if len(hunks) == len(change.hunks):
@@ -216,9 +216,11 @@ class SetupRun:
             self._restart("slurmd", units if pending else stale, RESTART_SLURMD)
 
     def _must_wait_for_slurmctld(self) -> bool:
-        """Return whether slurmd would wait at each job for a message that slurmctld does not send yet.
+        """Return whether setup must restart slurmctld before slurmd.
 
-        In that case slurmd must not be restarted before slurmctld.
+        This is necessary if the new slurm.conf runs the prolog at allocation, but the running slurmctld does
+        not know this setting yet. A restarted slurmd would then wait at each job for a message that this
+        slurmctld does not send.
         """
         if not slurm_state.runs_prolog_at_allocation(self._site.conf):
             return False

@@ -53,7 +53,7 @@ class Hunk:
 
 
 def from_document(document: dict[str, Any]) -> Hunk:
-    """Return the hunk that `Hunk.document` describes."""
+    """Return the hunk whose JSON object `Hunk.document` has returned."""
     return Hunk(**{**document, "items": tuple(document["items"])})
 
 

@@ -37,7 +37,11 @@ class OwnFiles:
 
     @property
     def has_plugins(self) -> bool:
-        """Whether the lines for plugstack.conf and at least the plugin for the energy flags are installed."""
+        """Whether the files of slurm-energy for Slurm's SPANK plugins are installed.
+
+        These are files with lines for plugstack.conf, and the plugin energy.so, which accepts the energy
+        flags of jobs.
+        """
         return any((self.library / "plugstack.d").glob("*.conf")) and (self.library / "energy.so").exists()
 
     @property

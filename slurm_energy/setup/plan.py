@@ -27,7 +27,7 @@ _JOB_SUBMIT_PLUGIN: Final = "job_submit_lua.so"
 
 
 class Role(StrEnum):
-    """Role of a host."""
+    """Role of a host in the cluster: controller, compute node or login node."""
 
     CONTROLLER = "controller"
     NODE = "node"

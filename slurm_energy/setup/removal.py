@@ -35,7 +35,7 @@ class FileReversal:
     keep: bool = False
 
     def diff(self) -> list[str]:
-        """Return a unified diff for the terminal."""
+        """Return a unified diff that shows on the terminal how the removal changes the file."""
         return diff(self.file.data, self.data, self.file.path)
 
 

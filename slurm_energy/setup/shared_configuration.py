@@ -44,10 +44,10 @@ def request_shared(urls: Sequence[str], users: Sequence[str], munge_socket: Path
 
 
 def _checked(shared: Any) -> Mapping[str, Any]:
-    """Return the shared sections in a response. All other sections are left out.
+    """Return the shared sections (sections that are equal on all hosts) in a response of senergyctld.
 
-    A host trusts its own energy.toml more than senergyctld. Therefore a response must not change other
-    sections.
+    All other sections are left out: a response must not change them, because a host trusts its own
+    energy.toml more than senergyctld.
 
     Raises:
         EnergyError: the response has another form, or contains a name that is no bare key of TOML.
@@ -72,7 +72,7 @@ def _is_table(value: Any) -> bool:
 
 
 def shared_keys(shared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Return the values of the shared configuration, by section and key.
+    """Return the values of the configuration that all hosts of a site share, by section and key.
 
     Tables with names, such as `[policies.NAME]`, are left out. Section `cluster` is left out too, because
     its values follow from slurm.conf.
@@ -86,7 +86,11 @@ def shared_keys(shared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def shared_tables(shared: Mapping[str, Any]) -> list[str]:
-    """Return the lines of energy.toml for the policies, node types and starting points of the site."""
+    """Return the lines of energy.toml that all hosts share as tables.
+
+    They contain the policies, the node types, and the settings with which the policy `edp` starts jobs
+    (`[[edp]]`).
+    """
     lines: list[str] = []
     for kind in _TABLES:
         for name, values in shared.get(kind, {}).items():

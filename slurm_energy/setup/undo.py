@@ -1,6 +1,7 @@
 """Execution of `senergy setup undo`.
 
-The command reverts setup in this order: Slurm's files, then the daemons, then the files of setup.
+The command reverts the changes of `senergy setup` in this order: Slurm's configuration files, then the
+daemons (systemd units), then the files that setup created.
 """
 
 from __future__ import annotations

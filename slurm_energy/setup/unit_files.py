@@ -85,7 +85,11 @@ def _node_name(name: str, site: SlurmSite) -> list[str]:
 
 
 def _drop_in(name: str, lines: list[str], own: OwnFiles) -> list[FileChange]:
-    """Return the change that adds a drop-in with lines of section Service; empty if there are no lines."""
+    """Return the change that creates a systemd drop-in file for the unit `name`.
+
+    The file contains `lines` in the section Service. The result is an empty list if there are no lines or if
+    the file already exists.
+    """
     file = read_site_file(own.root / LOCAL_UNITS / f"{name}.service.d" / "senergy-setup.conf")
     if not lines or file.data is not None:
         return []

@@ -89,10 +89,11 @@ def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, m
 
 
 def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model: HistoryModel) -> Floats:
-    """Forecast the value of each row of a time series from the past of the series.
+    """Forecast the values of a time series at the given times from the past of the series.
 
-    The forecast is a weighted mean of two means: over the same time on recent days, and over the same time
-    and weekday of recent weeks. Only values before row `known` are used.
+    The forecast is a weighted mean of two means. One is the mean over the same time of day on recent days.
+    The other is the mean over the same time and weekday in recent weeks. Only values before index `known`
+    are used.
     """
     days = _same_phase(values, rows, known, day, model.days)
     weeks = _same_phase(values, rows, known, day * WEEK_DAYS, model.weeks)
@@ -106,11 +107,11 @@ def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model:
 
 
 def _same_phase(values: Floats, rows: np.ndarray, known: np.ndarray, period: int, count: int) -> Floats:
-    """Forecast values of a periodic series by the mean of earlier values at the same phase.
+    """Forecast a periodic series by the mean of earlier values at the same phase of the period.
 
-    An example of the same phase is the same time of day. Earlier values are those before index `known`. Only
-    values whose distance from the forecast index in `rows` is a multiple of `period` are used, and of these
-    the last `count` values.
+    The same phase is, for example, the same time of day. For each index in `rows`, the values at earlier
+    indices are used whose distance from this index is a multiple of `period`. Only values before the index
+    `known` are known. Of these, the last `count` values are averaged.
     """
     periods = np.maximum(1, -((known - 1 - rows) // period))
     last = rows - periods * period
@@ -142,9 +143,8 @@ def backtest_deviation(values: Floats, horizon: int, step_s: float, model: Histo
         model: parameters of the statistical forecast.
 
     Returns:
-        Root mean square errors. They do not decrease with the horizon. All errors are NaN if
-            there are
-        too few past values.
+        Root mean square errors. They do not decrease with the horizon. All errors are NaN if there
+            are too few past values.
     """
     count = len(values)
     stride = max(1, round(model.backtest_step_s / step_s))

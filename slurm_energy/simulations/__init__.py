@@ -1,10 +1,13 @@
 """Simulations of schedules from Python.
 
-There are single runs, comparisons, sweeps, single steps, and scheduling policies written by the user.
+The package offers single runs, comparisons, sweeps, single steps, and scheduling policies written by the
+user.
 
-    from slurm_energy import simulations scenario = simulations.read("training")
-    scenario.run("zeus").summary["energy_kwh"] scenario.compare(["fcfs", "zeus"],
-    seeds=range(5)).groupby("policy").energy_kwh.mean()
+    >>> from slurm_energy import simulations
+    >>> scenario = simulations.read("training")
+    >>> scenario.run("zeus").summary["energy_kwh"]
+    >>> results = scenario.compare(["fcfs", "zeus"], seeds=range(5))
+    >>> results.groupby("policy").energy_kwh.mean()
 
 The package requires the extra `simulation`. Data frames also require the extra `analysis` (pandas).
 `slurm_energy.simulations.environment` is a Gymnasium environment and requires the extra `gym`.

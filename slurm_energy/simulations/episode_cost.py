@@ -38,7 +38,10 @@ class EpisodeCost:
 
     @classmethod
     def of(cls, work: Workload, delay_weight: float) -> EpisodeCost:
-        """Return the cost function of schedules for a workload, with its reference energy and time.
+        """Return the cost function with which schedules of a workload are compared.
+
+        The cost relates energy and time to reference values. The reference energy is the least energy of the
+        jobs. The reference time is the sum of their shortest run times.
 
         Args:
             work: the workload.
@@ -53,7 +56,9 @@ class EpisodeCost:
     def total(self, energy_joules: float, accounts: EnergyAccounts, now_s: float) -> float:
         """Return the cost of the simulated schedule from the start until now.
 
-        The cost is the normalised energy plus the weighted, normalised time that jobs have spent.
+        The cost is the sum of two terms. The first term is the energy, divided by the lowest predicted
+        energy of the jobs. The second term is the total time of the jobs in the system, divided by their
+        shortest predicted run time and multiplied by a weight.
 
         Args:
             energy_joules: energy of the cluster until now.

@@ -1,4 +1,7 @@
-"""Simulation that stops at each scheduling pass, for learning agents and for inspection by a user."""
+"""Simulation that stops each time the scheduler examines the queue (scheduling pass).
+
+At each stop, a learning agent or a user can inspect the state and choose the order of the jobs.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,9 @@ class SimulationSession:
         return self._policy.rank(self.queue, self.options)
 
     def step(self, ranking: Ranking | None = None) -> Queue | None:
-        """Start the jobs that may start under a ranking, and simulate until the next pass.
+        """Start the jobs that may start under a ranking, and simulate until the next scheduling pass.
+
+        In a scheduling pass, the scheduler examines the queue.
 
         Args:
             ranking: ranking of `queue`; None uses the ranking by the policy.

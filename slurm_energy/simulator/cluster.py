@@ -193,7 +193,10 @@ class Cluster:
         return self.node_free[node] == self.kinds[self.kind_of[node]].units
 
     def change(self, node: int, state: NodePowerState) -> None:
-        """Change the power state of a node. Update the free units and the power of the cluster."""
+        """Change the power state of a node in the simulated cluster.
+
+        The number of free units (GPUs, cores or nodes) and the power of the cluster are updated.
+        """
         self.version += 1
         kind = self.kind_of[node]
         was_usable = self.usable(node)

@@ -25,8 +25,8 @@ class PreemptionSelection:
     """Running jobs to interrupt so that a pending job can meet its deadline.
 
     Attributes:
-        shape: row of the shape (way to run the job) in which the pending job starts.
-        victims: rows of the jobs to interrupt, in the workload.
+        shape: index of the shape (resources on which the pending job may run) in which this job starts.
+        victims: indices of the jobs to interrupt, in the workload.
         lost_joules: energy that the interruptions waste.
     """
 

@@ -217,7 +217,7 @@ class Simulation:
         return len(self._pending) + len(self._runs.running) + self._arrivals_left + held
 
     def _interrupt_node(self, node: int) -> None:
-        """Interrupt all jobs that hold units of the failed node `node`."""
+        """Interrupt all jobs that use a part of the failed node `node`."""
         for run in [run for run in self._runs.running.values() if node in dict(run.allocation)]:
             self._interrupt(run, failure=True)
 
@@ -247,7 +247,7 @@ class Simulation:
         return any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes)
 
     def _expect_window(self, _: None = None) -> None:
-        """Request a scheduling pass now and at each later begin or end of a reservation's window.
+        """Request a scheduling pass now, and one whenever a reservation's time window begins or ends.
 
         Pending jobs that can no longer run become unrunnable.
         """
@@ -325,7 +325,7 @@ class Simulation:
         self._request_pass()
 
     def _may_change_nodes(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the budget permits changes of nodes' power."""
+        """Return whether the power budget permits planned changes of the nodes' power."""
         return self._control is None or self._control.permits_nodes(steps)
 
     def _left_watts(self) -> float:
@@ -344,7 +344,11 @@ class Simulation:
             self._events.add(due_s, EventKind.PASS, self._pass, due_s)
 
     def _pass(self, due_s: float) -> None:
-        """Run the scheduling pass that was scheduled for `due_s`: start the pending jobs that may start."""
+        """Run a scheduling pass, in which the pending jobs that may start are started.
+
+        Args:
+            due_s: time for which the pass was scheduled.
+        """
         if due_s != self._pass_due:
             return
         self._pass_due = math.inf
@@ -360,7 +364,8 @@ class Simulation:
     def _allocate(self, job: int, shape: int) -> Allocation | None:
         """Choose free units (GPUs or cores) for a job that shall run in a given shape.
 
-        The units are not allocated yet. Return None if the job cannot start.
+        A shape is a way to run a job: a kind and a number of units. The units are not allocated yet. Return
+        None if the job cannot start.
         """
         if self._constrained is not None:
             return self._constrained.place_now(job, shape)

@@ -186,9 +186,10 @@ def stop(jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> 
 def loss(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int
 ) -> tuple[float, float]:
-    """Return the joules that are wasted if a running job is interrupted, and the fraction of work kept.
+    """Return the loss that the interruption of a running job would cause.
 
-    Both values are computed as in `RunningJobs.loss`.
+    The result is a pair: the wasted joules, and the fraction of the job's work that is kept. Both values are
+    computed as in `RunningJobs.loss`.
     """
     real, shape = state.accounts.real, state.accounts.whole[job, SHAPE]
     worked_s = now_s - real[job, BEGIN_S]

@@ -54,9 +54,10 @@ class JobAdmission:
         The economic limit is the power limit at which a job yields the most work per watt.
 
         Args:
-            shapes: row of the shape (way to run a job) in which each job starts.
+            shapes: row of the shape (way to run the job) in which each job starts.
             room_watts: power that the budget leaves for one job if no other job runs. A job that needs more
-                power and has no slowdown limit starts with a lower limit, but not below its floor.
+                power and has no slowdown limit starts with a lower power limit, but not below the job's
+                minimum limit.
         """
         self._find(shapes)
         known = (self._economic[shape] for shape in shapes)

@@ -131,7 +131,8 @@ def _bound(
 ) -> tuple[float, float]:
     """Return lower bounds for the tier and the score of all jobs below a node of the search tree.
 
-    A search can skip the node if these bounds are worse than the best job found so far.
+    The tier of a job is its class of urgency; a lower tier goes first. A search can skip the node if these
+    bounds are worse than the best job found so far.
     """
     wait_s = max(0.0, now.now_s - nodes[node, NODE_SUBMIT])
     if wait_s >= policy.wait_bound_s:
@@ -151,9 +152,9 @@ def _bound(
 def _room(free: Ints, held: HeadReservation) -> tuple[Ints, int, int]:
     """Return the free units of each kind of nodes, and two maximum sizes of a job that starts now.
 
-    A job runs on one kind of nodes. The first maximum is the largest number of free units of one kind. The
-    second maximum is for a job that would still run when the job with a reservation starts. This maximum
-    leaves out the units that the reservation needs.
+    A job runs on one kind of nodes. The first maximum applies to a job that ends before the start of the job
+    with a reservation. It is the largest number of free units of one kind. The second maximum applies to a
+    job that ends later. It leaves out the units that the reservation needs.
     """
     most, most_long = 0, 0
     for kind in range(len(free)):
@@ -172,9 +173,10 @@ def _counts(
     held: HeadReservation,
     fitting: bool,
 ) -> bool:
-    """Return whether a part of the tree of pending jobs contains a job to consider.
+    """Return whether the search for the next job must look into a part of the tree of pending jobs.
 
-    If `fitting` is true, a job must also fit on the free units, as far as the tree node shows.
+    The result is False if this part contains no pending job. If `fitting` is true, the result is also False
+    if, as far as the tree node shows, no job of this part fits on the free units (GPUs, cores or nodes).
     """
     if not fitting:
         return bool(nodes[node, NODE_SUBMIT] < np.inf)

@@ -35,7 +35,7 @@ class RunningColumns(NamedTuple):
 
 
 def no_running_jobs(most: int) -> RunningColumns:
-    """Return the columns for at most `most` running jobs."""
+    """Return empty columns with space for at most `most` running jobs."""
     times = np.empty(most + 1), np.empty(most + 1)
     rows = [np.empty(most + 1, np.int64) for _ in range(4)]
     return RunningColumns(times[0], rows[0], rows[1], times[1], rows[2], rows[3], np.zeros(2, np.int64))
@@ -49,14 +49,14 @@ def next_end_s(running: RunningColumns) -> float:
 
 @compiled
 def push(running: RunningColumns, end_s: float, expected_s: float, job: int, shape: int) -> None:
-    """Add a job that starts now.
+    """Add a job that starts now to the columns of running jobs.
 
     Args:
         running: the running jobs.
         end_s: time in seconds at which the job ends.
         expected_s: time in seconds at which the job is expected to end.
         job: row of the job in `JobColumns`.
-        shape: row of the job's shape in `JobColumns`.
+        shape: row in `JobColumns` of the shape (way to run the job) in which the job starts.
     """
     size = running.tally[0]
     running.tally[0] += 1

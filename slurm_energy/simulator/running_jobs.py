@@ -181,8 +181,8 @@ class RunningJobs:
 
         Args:
             job: row of the job in the workload.
-            shape: row of the shape in which the job starts, in the workload.
-            point: power limit with which the job starts, and its effect.
+            shape: row, in the workload, of the shape (way to run the job) in which the job starts.
+            point: power limit with which the job starts, and the effect of this limit on time and power.
         """
         whole_s = self._workload.limit_s(job, shape) * self._expected_ratio(job, point)
         if self._kill_after_s(job) < math.inf:
@@ -203,7 +203,7 @@ class RunningJobs:
         return preemption.restart_s if restarted and preemption else 0.0
 
     def work(self, run: RunningJob, now_s: float) -> None:
-        """Start the work of a run.
+        """Mark that a running job begins to compute.
 
         From the time `now_s` on, the job draws power and adds to the usage of its user.
         """
@@ -250,7 +250,9 @@ class RunningJobs:
         self.left[run.job] -= saved
 
     def change_limit(self, run: RunningJob, point: PowerPoint, now_s: float) -> RunningJob:
-        """Continue a working run under another power limit and return the new run.
+        """Change the power limit of a running job.
+
+        The job continues under the new limit. Its data are replaced by a new object, which is returned.
 
         Args:
             run: the running job.
@@ -349,7 +351,8 @@ class RunningJobs:
     def _extra_at(self, shape: int, watts: float) -> float:
         """Return the power above idle of a job that draws `watts` in a given shape.
 
-        The shape determines the job's units. Their idle power is subtracted from `watts`.
+        A shape is a way to run the job, with a kind and number of units (GPUs, nodes or cores). The idle
+        power of these units is subtracted from `watts`.
         """
         return float(self._extra_watts[shape] - self._workload.power_watts[shape]) + watts
 
@@ -366,9 +369,10 @@ class RunningJobs:
         self._cluster.release(run.allocation)
 
     def _account(self, run: RunningJob, now_s: float) -> None:
-        """Add the time, energy and unit seconds of a run until `now_s` to the accounts.
+        """Add the time and the energy of a run until `now_s` to the accounts of the simulation.
 
-        The run draws no more power from `now_s` on.
+        The time is also added as unit seconds, which is the run time multiplied by the number of units (such
+        as GPUs). The run draws no more power from `now_s` on.
         """
         worked_s = run.worked_s(now_s)
         if run.working:

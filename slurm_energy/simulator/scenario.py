@@ -142,9 +142,11 @@ class Scenario:
         return [_kind(name, section) for name, section in self.kinds.items()]
 
     def settings(self, seed: int, deferral_policy: str = "") -> ScheduleSettings:
-        """Return the engine's settings for one seed and a deferral policy.
+        """Return the settings of the simulation engine for one seed of random numbers.
 
-        An empty `deferral_policy` stands for the policy of the scenario.
+        Args:
+            seed: seed of the random numbers.
+            deferral_policy: deferral policy; an empty text means the policy of the scenario.
         """
         schedule, power = self.schedule, self.power
         infinite = float("inf")

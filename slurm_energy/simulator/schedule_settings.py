@@ -61,13 +61,13 @@ class BudgetRules:
 
 @dataclass(frozen=True, slots=True)
 class PowerSaving:
-    """Power saving by the forecast of idle gaps.
+    """Settings of simulated power saving, which powers down nodes that are expected to stay idle.
 
     Attributes:
-        rules: parameters of the rule.
+        rules: parameters of the rule that decides which nodes are powered down or up.
         reserve_nodes: number of idle nodes of each kind that stay on (warm reserve).
-        reserve_share: warm reserve as a fraction of the nodes of each kind. The larger of both reserves
-            applies.
+        reserve_share: warm reserve as a fraction of the nodes of each kind. Of the two reserves, the larger
+            one applies.
     """
 
     rules: PowerSavingRules = field(default_factory=PowerSavingRules)
@@ -77,7 +77,9 @@ class PowerSaving:
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """Deferral of jobs with slack.
+    """Settings for the deferral of jobs in a simulation.
+
+    Deferral delays jobs within the delay (slack) that their users permit.
 
     Attributes:
         policy: deferral policy.

@@ -171,9 +171,9 @@ class SchedulingPass:
     def _may_start(self, candidate: Candidate) -> bool:
         """Return whether a job may start under the power budget.
 
-        The budget must admit the job, and the limits in force must leave enough power for the job. If the
-        budget admits the job but too little power is free, the method lowers limits of running jobs. The job
-        may then start in a later pass.
+        Two conditions must hold. First, the budget must admit the job. Second, enough power must be free
+        under the present power limits of the running jobs. If only the second condition fails, the method
+        lowers power limits of running jobs. The job may then start in a later scheduling pass.
         """
         if self._control is None:
             return True

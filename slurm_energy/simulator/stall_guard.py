@@ -21,11 +21,14 @@ class StallGuard:
     """Limit of the simulated time without progress, for simulations without a horizon.
 
     Node failures and power saving cause events without end. A simulation in which a job can never start or
-    never end would therefore not stop by itself. Progress is the arrival, release or end of a job, or work
-    that is kept at an interruption. The limit is the longest of three times: 30 days, 20 times the longest
-    run time or node transition, and twice the bound on waiting. Time before the last change that is known
-    ahead is not counted. Such changes are submissions, latest starts, steps of the budget, and windows of
-    reservations that do not recur.
+    never end would therefore not stop by itself.
+
+    Progress is the arrival, release or end of a job, or work that is kept at an interruption. The limit is
+    the longest of three times: 30 days, 20 times the longest run time or node transition, and twice the
+    bound on waiting.
+
+    Some changes are known ahead: submissions, latest starts, steps of the budget, and windows of
+    reservations that do not recur. The time before the last of these changes is not counted.
 
     Args:
         work: workload with all jobs.

@@ -31,10 +31,10 @@ _PING: Final = re.compile(r"Slurmctld\([^)]*\) at (\S+) is (UP|DOWN)")
 
 
 class ActiveSlurmctld:
-    """Observer of the active slurmctld.
+    """Finds out which host runs the active slurmctld, if slurm.conf names several hosts.
 
-    A call of `host` may block for a short time, because it reads files. At most once a minute, the call also
-    runs a command.
+    The method `host` may block for a short time, because it reads files. At most once a minute, it also runs
+    a command.
 
     Args:
         run: function that runs Slurm's commands.

@@ -36,7 +36,7 @@ class CommandGate:
         self.open()
 
     def open(self) -> None:
-        """Let all further Slurm commands of this process run."""
+        """Permit all further Slurm commands of this process."""
         self.permit: Callable[[], None] = lambda: None
 
 

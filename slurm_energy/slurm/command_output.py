@@ -94,7 +94,10 @@ class FixedWidth:
 
     @property
     def format(self) -> str:
-        """The value for the option `format=`. Negative widths align text to the left."""
+        """Value of the command option `format=` that requests these columns.
+
+        Each width is negative, which aligns the text of the column to the left.
+        """
         return ",".join(f"{name}%-{width}" for name, width in self.widths.items())
 
     def command(self, argv: Sequence[str]) -> Command:

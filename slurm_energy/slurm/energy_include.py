@@ -182,7 +182,10 @@ def _enabling(kind: ExactPlugin) -> str:
 
 
 def _write(state: PluginState, own_lines: str) -> None:
-    """Write slurm-energy.conf with new lines for one plugin. The lines for the other plugin are kept."""
+    """Write slurm-energy.conf with new lines for one of Slurm's two plugins that use the file.
+
+    The lines for the other plugin are kept.
+    """
     named = _named_plugins(state.include)
     lines = [own_lines]
     for kind in ExactPlugin:

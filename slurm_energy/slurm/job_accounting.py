@@ -174,11 +174,13 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
 def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> JobFacts | None:
     """Return the run of a job to which an energy record belongs.
 
-    The restart count of the record selects the run if the times of record and run agree. The times disagree
-    after a purge of old runs or a reuse of job ids. Then the run during which the record started is returned.
-    The clocks may differ by 5 minutes, or by 10 seconds if Slurm has no start time. (slurmdbd loses the start
-    time if a job ends before the message of its start arrives. A job that was cancelled while pending looks
-    the same.)
+    Normally the restart count of the record selects the run. The selected run must agree with the start of
+    the record. It does not agree after a purge of old runs or a reuse of job ids. In these cases the run
+    during which the record started is returned.
+
+    The clocks may differ by 5 minutes, or by 10 seconds if Slurm has no start time. (slurmdbd loses the
+    start time if a job ends before the message of its start arrives. A job that was cancelled while pending
+    looks the same.)
 
     Args:
         runs: runs of the job, from `read_job_facts`.

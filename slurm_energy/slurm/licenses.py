@@ -119,7 +119,7 @@ class LicenseReservations:
         self._present: dict[str, LicenseReservation] | None = None
 
     def read(self) -> dict[str, LicenseReservation]:
-        """Return the reservations in slurmctld by name.
+        """Return the license reservations in slurmctld by the names of the reservations.
 
         Raises:
             UnavailableError: slurmctld does not answer.

@@ -34,7 +34,10 @@ class NodeInSlurm:
 
     @property
     def is_expected_up(self) -> bool:
-        """Whether Slurm counts on the node: it is neither down, powered off nor reserved for the future."""
+        """Whether Slurm expects the node to be up.
+
+        This is false if the node is down, powered off or reserved for the future.
+        """
         return not self.state.startswith(_NOT_UP) and not _OFF_MARKS.intersection(self.state)
 
     @property

@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 
 def default_output(release: Release) -> Path:
-    """Return the directory for plugins that are built for a release of Slurm."""
+    """Return the default directory in which plugins for a release of Slurm are built."""
     if package_prefix() is None:
         return plugin_build.plugin_sources()
     return spank_selection.BUILD_DIRECTORY / str(release)

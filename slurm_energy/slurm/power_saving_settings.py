@@ -95,7 +95,10 @@ class PowerSavingSettings:
         return lines
 
     def advice(self) -> list[str]:
-        """Return settings for slurm.conf without which jobs wait longer for a boot than necessary."""
+        """Return advice for slurm.conf: settings that shorten the time that jobs wait for a boot.
+
+        Only missing settings are advised.
+        """
         lines = []
         if not self.prolog_slurmctld:
             lines.append(

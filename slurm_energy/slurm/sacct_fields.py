@@ -43,7 +43,7 @@ class SacctField:
     before: tuple[int, int] | None = None
 
     def exists_in(self, release: Release) -> bool:
-        """Return whether a release has the field with this width."""
+        """Return whether a Slurm release has this field of sacct with this width."""
         return release >= self.since and (self.before is None or release < self.before)
 
 
@@ -199,7 +199,15 @@ def fields_of(release: Release) -> tuple[SacctField, ...]:
 
 
 def explain_missing(name: str, release: Release, flag: str) -> UsageError | None:
-    """Return the error for a field that only other releases have; None if no release has the field."""
+    """Return the error for a field that exists only in other releases of Slurm.
+
+    The result is None if no other release has the field.
+
+    Args:
+        name: name of the field.
+        release: the present release of Slurm.
+        flag: command-line option that contains the field, for the message.
+    """
     for field in SACCT_FIELDS:
         if field.name.lower() == name.lower() and not field.exists_in(release):
             end = (

@@ -84,7 +84,7 @@ def baseline_estimates(study: StudyDirectory) -> dict[str, MeanEstimate]:
     """Return the mean of each KPI in the baseline. KPIs without a known value are left out.
 
     Raises:
-        UsageError: the step has not run.
+        UsageError: the step `baseline` of the study has not run.
     """
     estimates = {}
     for name, data in study.result("baseline")["kpis"].items():
@@ -192,9 +192,9 @@ def days_csv(period: StudyPeriod, daily: DailyKpis) -> str:
 
 
 def _unit(kpi: str, objective: StudyObjective) -> str:
-    """Return the unit of a key performance indicator (KPI).
+    """Return the unit of a key performance indicator (KPI) as text.
 
-    Units of cost contain the currency that the objective of the study states.
+    The unit of a cost is the currency that the objective of the study states.
     """
     unit = KPIS[kpi].unit
     return objective.prices.currency if unit == "currency" else unit

@@ -299,9 +299,10 @@ class StudyDirectory:
         return inputs
 
     def _first_to_repeat(self, step: str) -> str:
-        """Return the step of the study to run first, so that `step` can then be run with current inputs.
+        """Return the step of the study that must run first, so that `step` can then use current inputs.
 
-        This is the earliest required step that is not done or stale; `step` itself if there is none.
+        The result is the earliest required step that either is not done or has outdated inputs. If there is
+        no such step, the result is `step` itself.
         """
         for name in STEPS[step].requires:
             if self.manifest.steps[name].state is not StepState.DONE or self.staleness(name):

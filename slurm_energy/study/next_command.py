@@ -18,11 +18,12 @@ _FOLLOWING: Final = {"shadow": "advise", "advise": "partition --design partition
 def next_command(study: StudyDirectory) -> str:
     """Return the command line that continues a study.
 
-    The command runs the first step that is missing or stale. If every step is current, the command writes
-    the report.
+    The command runs the first step that is missing or stale (out of date). If every step is current, the
+    command writes the report.
 
-    While a deployment applies its alternative, the command never repeats an earlier step. Otherwise the step
-    `validate` would refuse the study and would no longer guard its limits.
+    There is an exception while the site applies an alternative of the study (deployment). The command then
+    never repeats an earlier step. After a repeated step, the step `validate` would refuse the study and
+    would no longer guard its limits.
     """
     prefix, name = "senergy study", shlex.quote(str(study.path))
     stage, is_active = _deployment(study)

@@ -23,7 +23,7 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 class StepRun:
-    """A running step. `StudyDirectory.running` creates it.
+    """One run of a step of an energy study. `StudyDirectory.running` creates the object.
 
     Args:
         folder: directory of the step.
@@ -76,7 +76,11 @@ class StepRun:
         return path
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write `result.json`, including the release and the time. The step is done when the run ends."""
+        """Write the result of this step of the study to `result.json`.
+
+        The file also contains the release of slurm-energy and the time. The step counts as done when this
+        run ends.
+        """
         document = {"release": __version__, "time": time.time(), **result}
         self.write(RESULT_NAME, json.dumps(_finite(document), indent=2, allow_nan=False) + "\n")
         self.finished = True

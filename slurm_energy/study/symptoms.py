@@ -1,6 +1,7 @@
-"""Symptoms of wasted energy in a measured period, for the hypotheses of a study. Pure functions.
+"""Symptoms of wasted energy in a measured period of a study.
 
-Source: thesis, section 6.3.2.
+The symptoms suggest the hypotheses of the study. All functions are pure. Source: thesis, section
+6.3.2.
 """
 
 from __future__ import annotations
@@ -108,7 +109,11 @@ def _lost(jobs: JobsTable) -> StudySymptom | None:
 
 
 def _unequal(period: StudyPeriod) -> list[StudySymptom | None]:
-    """Return symptoms of unequal use: partitions with different load, accounts with different waits."""
+    """Return the symptoms of unequal use of the cluster in a study.
+
+    There are two symptoms: jobs of some accounts wait much longer than those of others, and jobs in some
+    partitions wait much longer than in others.
+    """
     jobs = period.jobs.where(period.jobs.end_s > period.jobs.start_s)
     waits = _group_means(jobs.account, (jobs.start_s - jobs.submit_s) / HOUR_S)
     found: list[StudySymptom | None] = []

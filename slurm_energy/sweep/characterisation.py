@@ -1,7 +1,8 @@
-"""Plan of the characterisation of a node: reference kernels by class, their settings and run time.
+"""Plan of the characterisation of a node with reference kernels: settings and run times.
 
-Each class is a sweep of one reference kernel over a knob. The jobs of a sweep carry the tag
-`senergy-characterise/CLASS`, from which the controller builds the curves of the hardware kind.
+The kernels are grouped in classes. For each class, one kernel runs at several values of one hardware setting
+(a sweep). The jobs of a sweep carry the tag `senergy-characterise/CLASS`. From these jobs the controller
+builds the response curves of this kind of hardware.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class NodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClassSweep:
-    """Sweep of a characterisation: runs of one class of reference kernels at several settings.
+    """Planned measurements of one class of reference kernels, with one setting that varies.
+
+    The measurements are a part of the characterisation of the site's hardware.
 
     Attributes:
         name: class of the kernel.
@@ -103,12 +106,12 @@ def node_size(node: str) -> tuple[int, int]:
 
 
 def kernel_seconds(minutes: float, jobs: int) -> int:
-    """Return the longest run time of a kernel with which all jobs fit into the given time.
+    """Return the run time to choose for a kernel so that all measured jobs fit into the given time.
 
-    The run time is that of a kernel at full speed.
+    The result is the longest such run time, for a kernel at full speed.
 
-    The last job can start only if its time limit ends within the given time. The whole time limit of the last
-    job is therefore reserved after the expected end of all earlier jobs.
+    The last job can start only if its time limit ends within the given time. The whole time limit of the
+    last job is therefore reserved after the expected end of all earlier jobs.
 
     Raises:
         UsageError: the jobs would be too short to be measured.
@@ -126,9 +129,10 @@ def _planned_s(seconds: int, jobs: int) -> float:
 
 
 def job_minutes(seconds: float) -> int:
-    """Return the time limit of a job in minutes.
+    """Return the time limit, in minutes, of a job that runs a kernel of the given length.
 
-    The limit suffices for a kernel that is three times slower.
+    The limit is three times the length in `seconds`, plus up to two minutes. The job therefore also ends in
+    time if the kernel is slower than expected.
     """
     return math.ceil(3.0 * seconds / 60.0) + 1
 

@@ -1,4 +1,8 @@
-"""Main loop of a sweep: submit due runs, collect states and records, save, and wait."""
+"""Main loop of a sweep, which runs one program at many settings.
+
+The loop submits the runs that are due, collects their states and energy records, saves the state of the
+sweep, and waits.
+"""
 
 from __future__ import annotations
 
@@ -143,10 +147,10 @@ class SweepRunner:
         )
 
     def _adopt(self) -> bool:
-        """Find out which runs of the sweep have a job in Slurm, if an earlier submission was interrupted.
+        """Find out which runs of the sweep have a job in Slurm, after a submission was interrupted.
 
-        Runs without a job are removed from the state. The function returns whether there were such uncertain
-        runs.
+        A run is uncertain if the sweep was interrupted while it submitted the run. An uncertain run without
+        a job in Slurm is removed from the state. Return whether there were uncertain runs.
         """
         unknown = [run for run in self._state.runs if run.status is RunStatus.SUBMITTING]
         if not unknown:
@@ -193,9 +197,9 @@ class SweepRunner:
         return True
 
     def _collect(self) -> bool:
-        """Read the states and records of all submitted jobs of the sweep that had not ended before.
+        """Read the states and records of the sweep's jobs that were still running at the last call.
 
-        Return whether a run has ended.
+        Return whether a job has ended since then.
         """
         runs = {run.job_id: run for run in self._state.in_flight if run.job_id is not None}
         if not runs:

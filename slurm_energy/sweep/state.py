@@ -48,7 +48,8 @@ class SweepState:
 
     Attributes:
         name: name of the sweep.
-        tag: text of --energy-tag of the sweep's jobs, without the suffix of a variant of the program.
+        tag: text of --energy-tag of the sweep's jobs. Runs of a variant of the program have this text with a
+            suffix.
         script_digest: SHA-256 of the batch script, which may not change during a sweep.
         options: sbatch options that the user gave.
         arguments: arguments of the batch script.

@@ -70,7 +70,10 @@ class Submitter:
         ]
 
     def environment(self, point: SweepPoint) -> dict[str, str]:
-        """Return the environment variables that a sweep sets for the jobs of one point."""
+        """Return the environment variables that a sweep sets for the jobs of one point.
+
+        A point is a combination of the settings that the sweep varies.
+        """
         pairs = [(variable_of(name), value) for name, value in point.settings]
         return {name: value for name, value in pairs if name is not None and value is not None}
 

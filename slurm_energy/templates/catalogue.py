@@ -196,7 +196,10 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
 
 
 def _fault(name: str, table: Mapping[str, Any]) -> str:
-    """Return the fault in the table that declares the variable `name`; empty if there is no fault."""
+    """Return what is wrong with the declaration of the variable `name`.
+
+    `table` is the TOML table that declares the variable. The result is empty if the declaration is valid.
+    """
     if not _KEY.fullmatch(name):
         return "is not a valid key: write a-z, 0-9 and _"
     if unknown := sorted(set(table) - {"kind", "doc", "default", "option", "sweep"}):
@@ -240,7 +243,11 @@ def render(template: Template, given: Mapping[str, str], energy_check: value_kin
 
 
 def _option(variable: TemplateVariable, value: str) -> str:
-    """Return the sbatch option for a value, without dashes; empty if the value is `no` (kind `yesno`)."""
+    """Return the sbatch option, without dashes, that sets a variable of a template to a value.
+
+    A variable of the kind `yesno` is an option without a value: the result is the option if `value` is
+    `yes`, and empty if it is `no`.
+    """
     if variable.kind == "yesno":
         return variable.option if value == "yes" else ""
     return f"{variable.option}={value}"

@@ -49,18 +49,19 @@ ENERGY_KINDS: Final = (
 
 
 def check(kind: str, name: str, value: str) -> str:
-    """Return a value if it is valid for its kind. Ranges in `alternatives` are expanded in the result.
+    """Return the value of a template variable if the value is valid. Otherwise raise an error.
 
-    Values of the kinds in `ENERGY_KINDS` are not checked here, because they depend on each other and on the
-    configuration. `check_energy` checks them.
+    The kind of the variable determines which values are valid. In a value of the kind `alternatives`, ranges
+    are expanded. The kinds in `ENERGY_KINDS` are not checked here, because the values of these kinds depend
+    on each other and on the configuration. `check_energy` checks them.
 
     Args:
-        kind: one of `names()`.
+        kind: kind of the variable, one of `names()`.
         name: name of the variable, for the error.
         value: value of the variable; must not be empty.
 
     Raises:
-        UsageError: names the key, the value and the expected form.
+        UsageError: the value is invalid. The message names the variable, the value and the expected form.
     """
     if kind == "alternatives":
         return expand_ranges(value)
@@ -73,7 +74,7 @@ def check(kind: str, name: str, value: str) -> str:
 
 
 def names() -> list[str]:
-    """Return the names of all kinds of values that variables of templates can have."""
+    """Return all kinds of values that the variables of a template can have, such as `count`."""
     return [*_FORMS, *ENERGY_KINDS]
 
 

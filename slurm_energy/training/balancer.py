@@ -70,8 +70,9 @@ class _Power:
     def add(self, window: RankWindow) -> None:
         """Update the rank's idle power or busy power from one measurement window.
 
-        A window without samples gives the idle power. From the energy of any other window, the energy of
-        waiting at idle power is subtracted; the rest gives the busy power.
+        A window in which the rank processed no samples gives the idle power. Any other window gives the busy
+        power. For this, the energy of the waiting time at idle power is subtracted from the energy of the
+        window. The rest is divided by the busy time.
         """
         if window.joules is None or window.window_s <= 0:
             return
@@ -193,16 +194,18 @@ class Balancer:
         return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
 
     def to_json(self) -> dict[str, Any]:
-        """Return batch division and fits for a checkpoint.
+        """Return the state of the balancer for a checkpoint, as a dict for JSON.
 
-        The stored values are valid only for a run with the same ranks.
+        The state is the division of the batch among the ranks, and the fitted step time of each rank. It is
+        valid only for a run with the same ranks.
         """
         return {"samples": list(self.samples), "fits": [fit.to_json() for fit in self._fits]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore batch division and fits from a checkpoint.
+        """Restore the division of the batch among the ranks, and the fitted speeds of the ranks.
 
-        The values are restored only if the checkpoint has the same ranks and batch size.
+        The values come from a checkpoint. They are restored only if the checkpoint has the same number of
+        ranks and the same batch size.
         """
         samples = tuple(int(count) for count in state["samples"])
         if len(samples) == len(self.samples) and sum(samples) == self._global_batch:
@@ -210,10 +213,11 @@ class Balancer:
             self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
 
     def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
-        """Record how much longer a gradient exchange took in a window than expected.
+        """Record the duration of a gradient exchange, relative to its expected duration.
 
-        The recorded value is the exchange time in the window, divided by the time that was measured at the
-        start. The exchange time in the window is the part of a step in which no rank computes.
+        The duration is the part of a training step in which no rank computes. It comes from the ranks'
+        measurements in `windows`. The expected duration was measured at the start. The recorded value is the
+        duration divided by the expected duration.
         """
         active = [window for window in windows if window.samples]
         expected_s = self._exchange.seconds(len(active))

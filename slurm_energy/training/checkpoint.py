@@ -1,4 +1,8 @@
-"""Checkpoint of a training program: a file, replaced atomically, from which any number of ranks continues."""
+"""Checkpoint of a training program.
+
+The checkpoint is a file that is replaced atomically. A program can continue from it with any number of
+ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Settings of a training program, read from environment variables.
 
-The presets of `senergy sweep` set these variables. PyTorch is imported at the first use.
+The presets of `senergy sweep` set these variables. The module imports PyTorch only when a function needs it
+for the first time.
 """
 
 from __future__ import annotations

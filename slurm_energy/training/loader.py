@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Division of one global batch.
+    """Division of one global batch among the ranks of a training.
 
     Attributes:
         epoch: number of the epoch.

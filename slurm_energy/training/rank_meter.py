@@ -9,10 +9,10 @@ from slurm_energy.profiling.section import energy_between, total_joules
 
 
 class RankMeter:
-    """Sums of time and energy between `resume` and `pause`.
+    """Meter of the time and energy that one rank of a job uses.
 
-    The energy of a rank is the job's energy on this node, divided by the number of the job's ranks on this
-    node.
+    The meter adds up only the time and energy between a call of `resume` and the next call of `pause`. The
+    energy of a rank is the job's energy on this node, divided by the number of the job's ranks on this node.
 
     Args:
         reader: source of the energy; None if no energy is needed.

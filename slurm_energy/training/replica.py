@@ -34,7 +34,7 @@ class GradientExchange:
         self.exchanged: Any = None
 
     def sum_bucket(self, bucket: Any) -> Any:
-        """Start the weighted sum of a bucket of gradients. Return a future of the sum."""
+        """Start the weighted sum of a bucket of gradients over all ranks. Return a future of the sum."""
         gradients = bucket.buffer()
         if self.weight:
             gradients.mul_(self.weight)

@@ -110,9 +110,13 @@ class TrainingSession:
         self._started = self.model.clock.now()
 
     def begin_step(self, plan: StepPlan) -> None:
-        """Prepare a training step: the set of computing ranks and the weight of this rank's gradients.
+        """Prepare a training step on this rank.
 
-        Ranks that resume get the state of a rank that has computed.
+        The ranks that compute in this step form a group. The weight of this rank's gradients is its share of
+        the samples. Ranks that resume get the state of a rank that has computed.
+
+        Args:
+            plan: the ranks that compute in this step, and the number of samples of each rank.
         """
         if plan.active != self._active:
             self._regroup(plan.active)

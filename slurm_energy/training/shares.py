@@ -117,8 +117,8 @@ def divide(
 
     A rank may get no samples if the goal is reached better without this rank. If the power of a rank is
     unknown, the goal is time. For up to 8 ranks and small batches, the result is the optimum of the model
-    for integer samples. For more ranks, not all subsets are tried. For larger batches, not all deadlines are
-    tried.
+    for integer samples. For more ranks, not all subsets of ranks are tried. For larger batches, not all
+    durations of a step are tried.
 
     Args:
         costs: cost of a step on each rank.
@@ -301,7 +301,10 @@ def _thrifty(
 def _filled(
     order: Sequence[int], costs: Sequence[RankCost], total: int, deadline_s: float
 ) -> list[int] | None:
-    """Give samples to the ranks in the given order, each as many as it can compute until a deadline.
+    """Divide samples among ranks so that each rank ends before a deadline.
+
+    The first rank in the given order gets as many samples as it can compute until the deadline. The next
+    rank gets as many as possible of the remaining samples, and so on.
 
     Return the number of samples of each rank. Return None if the ranks together cannot compute all samples.
     """
@@ -313,12 +316,13 @@ def _filled(
 
 
 def _deadlines(order: Sequence[int], costs: Sequence[RankCost], total: int) -> Iterator[float]:
-    """Yield candidate times at which the slowest rank ends a training step (deadlines).
+    """Yield times to try as the end of the slowest rank in a training step (deadlines).
 
-    The energy of a step is convex and piecewise linear in the deadline. Its slope changes only at
-    deadlines at which the first j ranks in `order` can just process all samples. Between two of
-    these deadlines, the product of energy and time is a parabola. The deadlines on a grid between
-    them include a point near the vertex of the parabola.
+    The function is a part of the search for the division of the samples among the ranks. With an earlier
+    deadline, fast ranks must process more samples. The energy of a step is a convex and piecewise linear
+    function of the deadline. Its slope changes only at deadlines at which the first j ranks in `order` can
+    just process all samples. Between two of these deadlines, the product of energy and time is a parabola.
+    The deadlines on a grid between them include a point near the vertex of the parabola.
     """
     if len(order) * total <= _ALL_DEADLINES_UP_TO:
         for rank in order:

@@ -10,7 +10,10 @@ from typing import Any
 
 
 class StepClock:
-    """Clock of a CPU or GPU. Events on a GPU are read later, so that the program never waits for the GPU.
+    """Stopwatch for the stages of a training step on a CPU or GPU.
+
+    On a GPU, the program records events at the start and at the end of a stage. The time between the events
+    is read later, so that the program does not wait for the GPU.
 
     Args:
         torch: the imported module `torch`.

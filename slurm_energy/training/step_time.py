@@ -76,7 +76,7 @@ class StepTimeFit:
         return None if self.sample_s is None else self.fixed_s + self.sample_s * samples
 
     def to_json(self) -> list[object]:
-        """Return the state for a checkpoint."""
+        """Return the state of the fit for a checkpoint of the training program."""
         return [self.fixed_s, self.sample_s, self.changes, [list(entry) for entry in self._windows]]
 
     @classmethod

@@ -1,6 +1,7 @@
-"""Candidate operating points of a job: grids over the hardware's ranges, and the safe point.
+"""Candidate operating points of a job, and the choice of its safe point.
 
-The safe point is chosen without measurements of other points.
+The candidates form grids over the hardware's ranges of settings. The safe point is the operating point for a
+job of which only the power is known. It is chosen without measurements of other points.
 
 This module does not need numpy. An agent without numpy can therefore still set the safe point.
 """
@@ -83,7 +84,7 @@ class CpuHardware:
 
 
 def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, ...]:
-    """Return GPU power limits as operating points.
+    """Return candidate operating points, each of which sets only a power limit of the GPUs.
 
     The limits have even steps, from the minimum to below the default.
     """
@@ -92,11 +93,10 @@ def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, 
 
 
 def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -> tuple[OperatingPoint, ...]:
-    """Return GPU clock bounds as operating points.
+    """Return candidate operating points, each of which sets only an upper bound of the GPU clock.
 
-    The bounds range from `min_share` of the maximum clock to below the maximum clock.
-
-    The result is empty if clocks are not tuned.
+    The bounds lie on a grid from `min_share` times the maximum clock to below the maximum clock. The result
+    is empty if the maximum clock of the GPU is unknown.
     """
     if gpu.max_clock_mhz is None:
         return ()
@@ -105,10 +105,11 @@ def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -
 
 
 def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPoint, ...]:
-    """Return limits of the CPU frequency as operating points, from the minimum to below the maximum.
+    """Return the upper bounds of the CPU frequency that tuning may try, as operating points.
 
-    The maximum is included if such a limit disables boost. A table of only two or three frequencies would
-    otherwise have no point near the untuned clock.
+    The bounds rise from the minimum frequency to a value below the maximum. If the list of frequencies has
+    no value near the clock of an untuned job, the maximum is included too. Setting this bound has an effect,
+    because it switches boost off.
     """
     values = sorted({value for value in cpu.table_mhz if cpu.min_mhz <= value < cpu.max_mhz})
     has_base = bool(values) and values[-1] > _TURBO_SHARE * cpu.max_mhz

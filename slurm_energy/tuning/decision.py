@@ -1,7 +1,8 @@
-"""Choice of a job's next operating point (settings of the hardware) during tuning.
+"""Choice of what a job tries next during tuning.
 
-The choice is to try a point for a short time (probe), to keep a point (hold), or to return to the untuned
-point. It is based on an ensemble of possible responses of the job, weighted by measurements.
+There are three possible actions: the job tries an operating point (settings of the hardware) for a short
+time (probe), keeps an operating point (hold), or returns to the untuned point. The choice is based on an
+ensemble of possible responses of the job, weighted by measurements.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
 def _safety(
     posterior: EnsemblePosterior, objective: Objective, log_time: Array, current: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return two masks over the operating points, which tell where the job may be tuned.
+    """Return two masks over the operating points (settings) that tell at which the job may be tuned.
 
     The first mask is true for points at which the job may stay. The second mask is true for points that are
     worth a further measurement, because the measurement may show that they are safe.

@@ -36,9 +36,13 @@ class DeviceResponse:
     """Random samples of how one busy device responds to lower clocks and power limits.
 
     Each response is relative to the device without a limit. Each sample describes a program on a chip by
-    these quantities: static share of the power, memory's share of the power, transition clock and voltage,
-    share of the time that scales with the clock, sharpness of the roofline, and the minimum clock that a
-    power limit can reach.
+    these quantities:
+
+    - the static share of the power, and the memory's share of the power;
+    - the transition clock and voltage;
+    - the share of the time that scales with the clock;
+    - the sharpness of the roofline;
+    - the minimum clock that a power limit can reach.
     """
 
     def __init__(self, generator: np.random.Generator, samples: int, like_gpus: bool) -> None:
@@ -72,9 +76,10 @@ class DeviceResponse:
         return _interpolated(self._limit, limit * np.float32(len(_LIMITS) - 1))
 
     def at_clock(self, clock: Single) -> tuple[Single, Single]:
-        """Return the logarithms of time and power at J clocks for K samples, shape (K, J) each.
+        """Return the logarithms of time and power at J clocks, for K random responses of the device.
 
-        The argument `clock` contains relative clocks: each clock divided by the clock without a bound.
+        Both results have the shape (K, J). The argument `clock` contains relative clocks: each clock divided
+        by the clock without a bound.
         """
         step = _CLOCKS[1] - _CLOCKS[0]
         return _interpolated(self._clock, (clock - np.float32(_CLOCKS[0])) * np.float32(1.0 / step))
@@ -126,7 +131,8 @@ def _agreement(log_time: Array, log_power: Array) -> Array:
 def _stacked(time: Array, power: Array) -> Single:
     """Combine the tables of relative time and relative power into one array of shape (K, G, 2).
 
-    The array has single precision, because this halves the time of a decision.
+    The tables have one row for each of K samples and one column for each of G device states. The array has
+    single precision, because this halves the time of a decision.
     """
     return np.stack((time, power), axis=2).astype(np.float32)
 

@@ -26,7 +26,9 @@ _MIN_TIME_ERROR = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A measured response at one candidate point, relative to the measured reference.
+    """A measurement of a job at one candidate point (setting), relative to the untuned job.
+
+    The measured time and power of the untuned job are the reference.
 
     Attributes:
         index: index of the candidate point.
@@ -185,7 +187,10 @@ class EnsemblePosterior:
         return self._cost[1]
 
     def mean_cost(self, objective: Objective) -> Array:
-        """Return the expected cost of the objective at each of the J operating points, shape (J,)."""
+        """Return the expected cost of a job at each of the J operating points, shape (J,).
+
+        The objective of the job defines the cost. An operating point is a set of hardware settings.
+        """
         return self._mean(self.cost(objective))
 
     def mean_log_time(self) -> Array:
@@ -193,11 +198,17 @@ class EnsemblePosterior:
         return self._mean(self.log_time)
 
     def mean_log_power(self) -> Array:
-        """Return the expected logarithm of the power ratio at every point, shape (J,)."""
+        """Return the expected logarithm of the power ratio at every operating point, shape (J,).
+
+        The power ratio is the power divided by the power of the untuned job.
+        """
         return self._mean(self.log_power)
 
     def log_time_error(self, index: int) -> float:
-        """Return the standard deviation of the logarithm of the time ratio at a point."""
+        """Return the standard deviation of the logarithm of the job's time ratio at an operating point.
+
+        `index` is the index of the operating point among the candidates.
+        """
         column = self.log_time[:, index]
         mean = float(self.weights @ column)
         return float(np.sqrt(self.weights @ (column - mean) ** 2 + self.time_error[index] ** 2))
@@ -262,9 +273,10 @@ class _Deviation:
         self.error: Array = np.sqrt(np.maximum(left, 0.0))
 
     def mean(self, samples: npt.NDArray[np.intp]) -> Single:
-        """Return how far the job is expected to deviate from each given sample of the ensemble.
+        """Return the expected deviation of the job from each given sample of the ensemble.
 
-        The result has one column per operating point, shape (len(samples), J).
+        A sample is one assumed response of time or power to the operating points. The result has one row per
+        sample and one column per operating point, shape (len(samples), J).
         """
         return np.asarray(self._scaled[samples] @ self._cross)
 

@@ -75,7 +75,7 @@ class RegularityGuard:
     """
 
     def __init__(self) -> None:
-        """Start with all counters at zero, before the first measurement window of the job."""
+        """Start without any measurement window. All counters are zero."""
         self._windows = 0
         self._contradictions = 0
         self._changes = 0
@@ -94,9 +94,9 @@ class RegularityGuard:
         self._windows += 1
 
     def add_contradiction(self) -> None:
-        """Count a measurement window whose result contradicts the expectation.
+        """Count a measurement window whose result contradicts the expected speed.
 
-        The untuned speed of the job must not have changed.
+        Call this method only if the untuned speed of the job has not changed.
         """
         self._contradictions += 1
 
@@ -104,7 +104,8 @@ class RegularityGuard:
     def is_irregular(self) -> bool:
         """Whether the job's progress is too irregular for tuning.
 
-        This is the case if too many of the measurement windows so far contradicted their expectation.
+        The progress is too irregular if too many measurement windows deviated from the expected values. It
+        is also too irregular if the unit of the measured speed has changed too often.
         """
         if self._changes > _MAX_UNIT_CHANGES:
             return True
@@ -121,11 +122,11 @@ class DevicePowerGuard:
     """
 
     def __init__(self) -> None:
-        """Start without a measurement window."""
+        """Start without a measurement window to compare with. The next window becomes the first one."""
         self.reset()
 
     def reset(self) -> None:
-        """Discard the first measurement window."""
+        """Forget the first measurement window, with which the power of later windows is compared."""
         self._first: tuple[float | None, float | None] | None = None
 
     def add(self, window: ProgressWindow) -> float:
@@ -178,7 +179,10 @@ class RunBudget:
 
     @property
     def slowdown(self) -> float:
-        """Relative increase of the job's time so far; 0 before the first interval."""
+        """Slowdown of the job so far, relative to the untuned job: 0.1 means 10 % more time.
+
+        The slowdown is 0 before the first measured interval.
+        """
         return self._elapsed_s / self._untuned_s - 1.0 if self._untuned_s > 0 else 0.0
 
     def remaining_windows(self, window_s: float) -> float:
@@ -207,9 +211,10 @@ class RunBudget:
         return (_MAX_LOSS * horizon_s - loss_s) / window_s
 
     def max_time_ratio(self, window_s: float) -> float:
-        """Return how slow the next window may be so that the job stays within its slowdown limit.
+        """Return how slow the next measurement window may be if the job keeps its slowdown limit.
 
-        The result is the time of the window divided by its untuned time.
+        The result is a ratio: the time of the window divided by its untuned time. The result is infinity if
+        the job has no slowdown limit.
 
         Args:
             window_s: untuned duration of the measurement window.

@@ -1,4 +1,4 @@
-"""Choice and forecast from a program's response curve before the job runs.
+"""Use of a program's response curve before the job runs.
 
 A response curve has the relative time and power at several hardware settings. The module finds the best
 point of the curve, and the effect of a GPU power limit.
@@ -21,10 +21,10 @@ MIN_GAIN = 0.01
 def best_point(
     curve: ResponseCurve, objective: Objective, accepts: Callable[[OperatingPoint], bool]
 ) -> ResponsePoint | None:
-    """Return the point of a curve with the lowest cost; None if no point is better than the untuned job.
+    """Return the operating point of a response curve with the lowest cost for the objective.
 
-    A point keeps the slowdown limit only if its relative time plus the error of this time is within the
-    limit.
+    The result is None if no point is better than the untuned job. A point is permitted only if its relative
+    time plus the error of this time is within the slowdown limit of the objective.
 
     Args:
         curve: response curve of the job's program on this hardware.

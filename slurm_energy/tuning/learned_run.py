@@ -215,7 +215,7 @@ def _limit_range(gpus: Collection[JobDevice]) -> LearnedLimitRange | None:
 def _measured_points(
     tuning: Mapping[str, Any] | None, record: EnergyRecord, limits: LearnedLimitRange | None
 ) -> tuple[ResponsePoint, ...]:
-    """Return the operating points that were measured in this run and have plausible values.
+    """Return the operating points (settings) that were measured in this run with plausible results.
 
     The record also contains points from other sources, for example from earlier runs. These points are left
     out, so that no measurement counts several times.
@@ -255,7 +255,10 @@ def _reference_watts(tuning: Mapping[str, Any] | None) -> float | None:
 def _whole_run_point(
     records: Sequence[EnergyRecord], limits: LearnedLimitRange | None
 ) -> OperatingPoint | None:
-    """Return the operating point of all nodes during the whole run; None if unknown."""
+    """Return the operating point (settings) of a job's nodes if it was constant during the whole run.
+
+    Return None if it is unknown.
+    """
     points = {_point_of(record) for record in records}
     point = points.pop() if len(points) == 1 else None
     if point is None or point == UNTUNED or limits is None:
@@ -282,8 +285,9 @@ def _point_of(record: EnergyRecord) -> OperatingPoint | None:
 def point_of_settings(applied: Sequence[AppliedSetting]) -> OperatingPoint | None:
     """Return the operating point that corresponds to the settings that were applied to a job.
 
-    The result is None if a setting failed, if two domains of a knob have different values, or if a setting
-    cannot be part of an operating point. A governor, for example, cannot.
+    An operating point is a set of settings that tuning can change. The result is None in three cases: a
+    setting failed, a setting has different values on different devices, or a setting cannot be part of an
+    operating point. A governor, for example, cannot.
 
     Args:
         applied: settings as in a record, with values such as `250 W` and `800-2400 MHz`.
@@ -304,7 +308,15 @@ def point_of_settings(applied: Sequence[AppliedSetting]) -> OperatingPoint | Non
 
 
 def _knob_value(knob: str, domain: str, text: str) -> tuple[str, Any]:
-    """Return the field of `OperatingPoint` that a knob sets, and the field's value; None if unknown."""
+    """Return the field of `OperatingPoint` that corresponds to a hardware setting, and its value.
+
+    The value is None if it is unknown.
+
+    Args:
+        knob: name of the setting.
+        domain: device of the setting, for example a GPU.
+        text: value of the setting as text.
+    """
     if knob == "power_limit":
         watts = _WATTS.fullmatch(text)
         key = "gpu_limit_watts" if domain.startswith("gpu") else "package_limit_watts"

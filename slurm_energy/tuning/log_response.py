@@ -24,18 +24,20 @@ _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either s
 
 @dataclass(frozen=True, slots=True)
 class LogResponse:
-    """Distribution of the log ratios of a job's time, or of its power, at J operating points.
+    """Joint distribution of the logarithms of a job's time, or of its power, at J operating points.
 
-    A log ratio is the logarithm of the ratio to the untuned job. There are K hypotheses. A hypothesis states
-    one log ratio for every point, from which a real job deviates. The scale is the unknown time or power of
-    the untuned job in the unit of the latest measurements.
+    The distribution combines K hypotheses about the job. The logarithms are of the ratio to the untuned job
+    (log ratios). A hypothesis states one expected log ratio for each operating point. A real job deviates
+    from the expected log ratios. The scale is the time or power of the untuned job. It is unknown, and has
+    the unit of the latest measurements.
 
     Attributes:
-        means: means at the points under each hypothesis, shape (K, J).
+        means: expected log ratios at the points under each hypothesis, shape (K, J).
         covariance: covariance of the deviations from the hypotheses, shape (J, J).
-        scale_means: means of the logarithm of the scale, shape (K,).
-        scale_covariance: covariance of this logarithm with the log ratios at the points, shape (J,).
-        scale_variance: variance of this logarithm.
+        scale_means: mean of the logarithm of the scale under each hypothesis, shape (K,).
+        scale_covariance: covariance of the logarithm of the scale with the log ratios at the points, shape
+            (J,).
+        scale_variance: variance of the logarithm of the scale.
     """
 
     means: Floats
@@ -46,11 +48,20 @@ class LogResponse:
 
     @property
     def variances(self) -> Floats:
-        """Variances of the logarithm of a ratio at each operating point, shape (J,)."""
+        """Variance of the logarithm of the ratio at each of the J operating points, shape (J,).
+
+        The ratio is the time, or the power, of the job divided by that of the untuned job.
+        """
         return np.asarray(np.maximum(np.diag(self.covariance), 0.0))
 
     def some(self, hypotheses: NDArray[np.int64]) -> LogResponse:
-        """Return the same distribution with only the hypotheses that have the given indices."""
+        """Return the distribution for a subset of its hypotheses.
+
+        A hypothesis is one possible set of log ratios at all operating points.
+
+        Args:
+            hypotheses: indices of the hypotheses to keep.
+        """
         rest = (self.covariance, self.scale_means[hypotheses], self.scale_covariance, self.scale_variance)
         return LogResponse(self.means[hypotheses], *rest)
 

@@ -84,9 +84,10 @@ class SpeedMeasurement:
         return max(_POWER_ERROR / math.sqrt(self.windows), _MIN_POWER_ERROR)
 
     def joined(self, other: SpeedMeasurement) -> SpeedMeasurement:
-        """Return one measurement over the windows of both measurements.
+        """Return the measurement that results from the windows of this and another measurement.
 
-        The error of the result grows with the difference between the two measurements.
+        Both measurements belong to the same operating point. The error of the result grows with the
+        difference between their speeds.
         """
         units, windows = self.units + other.units, self.windows + other.windows
         difference = abs(math.log(self.units_per_s / other.units_per_s))
@@ -112,7 +113,10 @@ class NoiseScale:
     """
 
     def __init__(self, squares: float = _PRIOR_WINDOWS, windows: float = _PRIOR_WINDOWS) -> None:
-        """Start with ratio 1, so that the stated errors of the measurement windows apply."""
+        """Start with a ratio of 1.
+
+        With this ratio, the errors that the measurement windows state are used unchanged.
+        """
         self._squares, self._windows = squares, windows
 
     @property
@@ -125,10 +129,11 @@ class NoiseScale:
         return max(1.0, math.sqrt(self._squares / self._windows))
 
     def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Update the ratio of observed scatter to stated error with a new measurement window.
+        """Compare a new measurement window with earlier ones, to learn how much windows scatter.
 
-        The window is compared with the earlier windows at the same operating point. The stated error of the
-        new window already includes `factor`.
+        The method updates the ratio of the observed scatter to the errors that windows state. All windows
+        belong to the same operating point. The stated error of the new window is already multiplied by the
+        present ratio (`factor`).
 
         Args:
             before: mean of the earlier windows.
@@ -142,9 +147,11 @@ class NoiseScale:
         self._windows += 1
 
     def widen(self, one: SpeedMeasurement, other: SpeedMeasurement) -> None:
-        """Increase the factor of the stated errors until it explains the difference of two measurements.
+        """Adapt the noise factor to two measurements that should agree but differ.
 
-        Both measurements are of the same operating point and should therefore agree.
+        Both measurements are of the same operating point. The factor multiplies the errors that the
+        measurements state. It is increased as far as necessary to explain the difference. It is never
+        reduced.
         """
         deviation = abs(math.log(one.units_per_s / other.units_per_s)) / 2
         stated = other.relative_error * math.sqrt(other.windows) / self.factor
@@ -152,17 +159,25 @@ class NoiseScale:
 
 
 class ReferenceCheck:
-    """A repeated measurement of a job's untuned reference, which shows whether the reference changed.
+    """A repeated measurement of the untuned job, which shows whether the job has changed.
+
+    The measured speed and power of the untuned job are the reference for all other measurements.
 
     Attributes:
         block: measurement over the measurement windows of this check.
         suspect: measurement window that contradicted the expectation and thereby caused the check; None for
             another cause.
-        precise: whether the reference is measured as accurately as the first time.
+        precise: whether the untuned job is measured as accurately as the first time.
     """
 
     def __init__(self, suspect: ProgressWindow | None, precise: bool) -> None:
-        """Start the repeated measurement of the untuned reference."""
+        """Start a repeated measurement of the untuned job, which shows whether the job has changed.
+
+        Args:
+            suspect: measurement window that contradicted the expectation and thereby caused the check; None
+                for another cause.
+            precise: whether the untuned job is measured as accurately as the first time.
+        """
         self.block = SpeedMeasurement()
         self.suspect = suspect
         self.precise = precise
@@ -177,7 +192,10 @@ class ReferenceTrack:
     """
 
     def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:
-        """Create a track from blocks (measurements of the untuned speed) in order of time."""
+        """Create the record of a job's untuned speed over time.
+
+        The argument `blocks` contains earlier measurements of this speed in order of time.
+        """
         self.blocks = list(blocks)
 
     def open_block(self) -> SpeedMeasurement:

@@ -88,11 +88,11 @@ def oracle_curve(
 
 
 def _error_share(log_time: float) -> float:
-    """Return the factor by which the error of a predicted response is multiplied.
+    """Return the factor that scales down the error of a predicted run time.
 
-    The factor is between 0.3 and 1. It is small if the predicted slowdown is small.
+    The factor grows with the predicted slowdown, from 0.3 for a small slowdown up to 1.
 
     Args:
-        log_time: logarithm of the predicted time ratio.
+        log_time: logarithm of the predicted time ratio, i.e. of the predicted slowdown.
     """
     return min(1.0, max(0.3, log_time / 0.1))

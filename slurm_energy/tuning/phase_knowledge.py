@@ -1,7 +1,7 @@
-"""Measurements of one phase of a job, and what is inferred from them for tuning.
+"""Knowledge about the behaviour of one phase of a job, as the basis of tuning.
 
-The measurements are the untuned reference and measured operating points. A weighted ensemble of possible
-responses follows from them.
+The module stores measurements of the untuned reference and of operating points. From these measurements
+follows a weighted ensemble of the possible responses of the phase to settings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class PhaseKnowledge:
     """
 
     def __init__(self, blocks: Sequence[SpeedMeasurement] = ()) -> None:
-        """Start a phase of tuning with measurements of the untuned reference."""
+        """Start a phase of tuning.
+
+        `blocks` contains the first measurements of the untuned job, which serve as the reference.
+        """
         self.track = ReferenceTrack(blocks)
         self.visits: dict[int, SpeedMeasurement] = {}
         self.probes = 0
@@ -50,23 +53,31 @@ class PhaseKnowledge:
         self.ensemble: Ensemble | None = None
 
     def build(self, points: Sequence[OperatingPoint], prior: Prior, reference: Reference) -> None:
-        """Build the ensemble of possible responses of the job to operating points.
+        """Draw samples of how the job may respond to operating points (possible settings).
 
-        The ensemble is drawn from the prior. The untuned reference must have been measured before.
+        The samples (the ensemble) come from the prior, the expectation without measurements of this job.
+
+        Args:
+            points: operating points that the search may try.
+            prior: source of the samples.
+            reference: measured power of the untuned job.
         """
         self.reference = reference
         self.ensemble = prior.ensemble(points, reference)
 
     def add(self, index: int, window: ProgressWindow) -> None:
-        """Add a measurement window at a tuned operating point."""
+        """Add a measurement window in which the job ran at a tuned operating point.
+
+        An operating point is a set of hardware settings.
+        """
         self.visits.setdefault(index, SpeedMeasurement()).add(window)
         self.held_s += window.duration_s
 
     def log_ratios(self, window_or_visit: ProgressWindow | SpeedMeasurement) -> tuple[float, float]:
-        """Return how a window's time and power differ from the untuned reference, as log ratios.
+        """Return how the time and power in a measurement window differ from those of the untuned job.
 
-        The result is the logarithm of the relative time and the logarithm of the relative power. The
-        reference is taken at the time of the measurement.
+        The two results are the logarithms of the relative time and of the relative power. The time and power
+        of the untuned job are those at the time of the measurement.
         """
         if isinstance(window_or_visit, ProgressWindow):
             mid_s = window_or_visit.start_s + window_or_visit.duration_s / 2
@@ -80,10 +91,14 @@ class PhaseKnowledge:
         return self.track.at(self.track.blocks[-1].mid_s)[1]
 
     def needs_reference_for(self, index: int) -> bool:
-        """Return whether the reference is less accurate than the measurement of a point.
+        """Return whether the untuned job must be measured again before a point can be judged.
 
-        The caller then measures the reference again. The result is False if the reference has already been
-        measured the maximum number of times.
+        The measurement of the untuned job is the reference for the measurements of all operating points. The
+        result is True if the reference is less accurate than the measurement of the given point. It is False
+        if the reference has already been measured the maximum number of times.
+
+        Args:
+            index: index of the operating point.
         """
         visit = self.visits.get(index)
         return (
@@ -93,9 +108,9 @@ class PhaseKnowledge:
         )
 
     def refuted(self, objective: Objective) -> frozenset[int]:
-        """Return the indices of the points that their own measurements rule out.
+        """Return the indices of the operating points that their own measurements have ruled out.
 
-        These measurements show a loss, or a slowdown above the slowdown limit.
+        The measurements of such a point show that it saves nothing, or that its slowdown exceeds the limit.
         """
         return frozenset(index for index, visit in self.visits.items() if self._is_refuted(visit, objective))
 

@@ -124,9 +124,9 @@ def prepare_gpu_samples() -> None:
 
 @functools.lru_cache(maxsize=2)
 def _gpu_response(samples: int) -> tuple[DeviceResponse, Mapping[str, Any]]:
-    """Return random samples of the response of GPUs to power limits.
+    """Return random samples of how GPUs respond to power limits, and the random generator's state.
 
-    The second value is the state of the random generator after these samples.
+    The state is that after these samples were drawn.
     """
     generator = np.random.default_rng(_SEED)
     return DeviceResponse(generator, samples, like_gpus=True), generator.bit_generator.state

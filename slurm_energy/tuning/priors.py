@@ -32,7 +32,10 @@ State = TypeVar("State", bound=tuple[float | bool | None, ...])
 
 
 class Prior(Protocol):
-    """Interface of knowledge about a job's response to tuning, before any tuned point is measured."""
+    """Interface of a source of assumptions about how a job responds to power settings.
+
+    The assumptions are used before any operating point of the job has been measured.
+    """
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
         """Return random samples of the job's response (time and power) at the candidate points."""
@@ -43,8 +46,8 @@ class Prior(Protocol):
     ) -> tuple[OperatingPoint, CurveSource]:
         """Return a fixed operating point for a job whose progress cannot be measured.
 
-        Such a job cannot be tuned by measurements. The second value of the result is the source of the
-        point.
+        Such a job cannot be tuned by measurements. The second value of the result states where the operating
+        point comes from.
         """
         ...
 
@@ -83,10 +86,11 @@ class PhysicalPrior:
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the operating point for a job whose progress cannot be measured.
+        """Return the operating point (hardware settings) for a job whose progress cannot be measured.
 
         If the objective has a slowdown limit, the point is the best GPU power limit that is likely to keep
-        the slowdown limit. Otherwise the point is a safe one.
+        the slowdown limit. Otherwise it is the safe point: a GPU power limit that is not far below the
+        measured power of the GPUs, or no change of any setting (`safe_point`).
         """
         if objective.slowdown_limit is None or self._gpu is None or reference.gpu_watts is None:
             point = safe_point(candidates, reference, self._gpu, objective)
@@ -118,7 +122,11 @@ class PhysicalPrior:
         return np.log(time, out=time), np.log(power, out=power)
 
     def _gpu_total_share(self, reference: Reference) -> Single:
-        """Return the GPUs' share of the job's power for each sample, shape (K, 1)."""
+        """Return the fraction of the job's power that its GPUs draw, in each sample, shape (K, 1).
+
+        There are K samples of the parameters of the physical model. If the power of the GPUs was measured,
+        the fraction is the same in all samples.
+        """
         assert self._gpu is not None
         if reference.gpu_watts is None:
             possible = self._gpu.count * self._gpu.default_limit_watts / reference.watts
@@ -231,9 +239,10 @@ class PhysicalPrior:
 
 
 class CurvePrior:
-    """Prior for tuning from a response curve that was measured in earlier runs.
+    """Prior (expectation before measurements) for tuning a job that has a measured response curve.
 
-    The generic prior completes it where the curve has no points.
+    The curve states time and power at operating points, and was measured in earlier runs. The generic prior
+    applies where the curve has no points.
     """
 
     def __init__(self, base: Prior, curve: ResponseCurve, extra_error: float = 0.02) -> None:
@@ -277,9 +286,9 @@ class CurvePrior:
     ) -> tuple[OperatingPoint, CurveSource]:
         """Return the best safe point of the curve, and the source of this point.
 
-        A safe point is a measured candidate that is expected to improve the objective. The risk of a
-        loss, or of exceeding the slowdown limit, must be small. If the curve has no safe point, return
-        the point of the generic prior.
+        A safe point is a measured candidate that is expected to improve the objective. The risk of a loss,
+        or of exceeding the slowdown limit, must be small. If the curve has no safe point, return a point
+        that follows from the generic prior, which assumes no measurement of the program.
         """
         measured = {item.point: item for item in self._curve.points}
         posterior = self.ensemble(candidates, reference).condition()
@@ -321,7 +330,7 @@ def cpu_prior(cpu: CpuHardware) -> Prior:
 
 
 def joint_prior(gpu: GpuHardware, cpu: CpuHardware) -> Prior:
-    """Return the generic tuning prior of a job on GPUs whose processors are tuned as well.
+    """Return the generic tuning prior of a job on GPUs, if its processors are tuned too.
 
     The prior is what is assumed about the job before any measurement.
     """
@@ -337,9 +346,11 @@ def curve_prior(base: Prior, curve: ResponseCurve) -> Prior:
 
 
 def _keeps_limit(posterior: EnsemblePosterior, slowdown_limit: float) -> npt.NDArray[np.bool_]:
-    """Return whether each point is expected to keep a slowdown limit with a small risk, shape (J,).
+    """Return whether a job is expected to keep a slowdown limit at each operating point.
 
-    The probability that the job exceeds the limit by more than `MARGIN` is at most `_MAX_LIMIT_RISK`.
+    The result has shape (J,). Two conditions must hold: the expected run time keeps the limit, and the risk
+    is small. The risk is the probability that the job exceeds the limit by more than `MARGIN`. It must be at
+    most `_MAX_LIMIT_RISK`.
     """
     risk = posterior.time_exceedance(1.0 + slowdown_limit + MARGIN)
     expected = posterior.mean_log_time() <= np.log1p(slowdown_limit)
@@ -367,7 +378,7 @@ def _values(values: Sequence[float | None], missing: float) -> Single:
 
 
 def _distinct(states: Sequence[State]) -> tuple[list[State], Column]:
-    """Return the distinct states, and the index of each given state among the distinct states."""
+    """Return the distinct states without duplicates, and the position of each given state among them."""
     number = {state: position for position, state in enumerate(dict.fromkeys(states))}
     return list(number), np.array([number[state] for state in states], dtype=np.intp)
 

@@ -118,6 +118,8 @@ def program_curve(
 def site_curves(runs: Mapping[str, Sequence[LearnedRun]], hardware: str) -> list[ResponseCurve]:
     """Return response curves that the site has measured with reference kernels on a kind of hardware.
 
+    A response curve states the relative time and power at several settings.
+
     Args:
         runs: runs of the reference kernels, by class of the reference kernel.
         hardware: kind of hardware.
@@ -130,7 +132,10 @@ def site_curves(runs: Mapping[str, Sequence[LearnedRun]], hardware: str) -> list
 
 
 def _with_observed_errors(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
-    """Return measurements in which the errors of whole runs are estimated from their repetitions."""
+    """Return measurements with new errors, estimated from the scatter of repeated runs.
+
+    Only measurements of whole runs get the new errors.
+    """
     groups: dict[tuple[OperatingPoint, str], list[ProgramMeasurement]] = {}
     for one in measurements:
         if one.scale is not None:
@@ -215,7 +220,10 @@ def _near_untuned(
 def _response_point(
     point: OperatingPoint, measured: Sequence[ProgramMeasurement], source: CurveSource
 ) -> ResponsePoint:
-    """Return the mean of several measurements at one point, weighted by their precision."""
+    """Return one point of a program's response curve from several measurements.
+
+    The time and the power of the point are the means of the measurements, weighted by their precision.
+    """
     (mean,) = merge_repetitions([dataclasses.replace(one, scale=None) for one in measured])
     ages = [one.unix_s for one in measured if one.unix_s is not None]
     return ResponsePoint(

@@ -1,4 +1,7 @@
-"""Measurements of recurring jobs: time and power at operating points, and the drift between measurements."""
+"""Measurements of recurring jobs: their time and power at operating points (settings).
+
+The module also computes the drift between measurements.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ _UNKNOWN: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramMeasurement:
-    """Time and power of a recurring job at one operating point.
+    """Time and power of a recurring job at one operating point (settings of its CPUs and GPUs).
 
-    Time and power come from a whole run or from windows of a run.
+    Time and power come from a whole run or from measurement windows within a run.
 
     Attributes:
         point: operating point at which the job ran.
@@ -34,9 +37,10 @@ class ProgramMeasurement:
         time_error: relative standard error of `time`.
         power_error: relative standard error of `power`.
         scale: name of the unknown scale of `time` and `power`. Measurements with the same name have the same
-            scale, for example whole runs in the same shape (nodes, GPUs, CPUs). None means that `time` and
-            `power` are ratios to the untuned job.
-        count: number of windows or runs that were averaged; 0 for the power before a run was tuned.
+            scale, for example whole runs with the same number of nodes, GPUs and CPUs. None means that
+            `time` and `power` are ratios to the untuned job.
+        count: number of windows or runs that were averaged. It is 0 for the power that was measured at the
+            start of a run, before the run was tuned.
         unix_s: Unix time of the measurement; None if unknown.
     """
 
@@ -51,12 +55,12 @@ class ProgramMeasurement:
 
 
 def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
-    """Return a measurement of power, without time, that describes an untuned job.
+    """Return a measurement that contains only the power of an untuned job, and no time.
 
-    The power is that of the job before tuning. Such a measurement is used together with measurements of
-    whole runs. It shows by how much a power limit lowered the power of the whole runs. A job that waits for
-    its host draws more than its mean power while it computes. Therefore a limit lowers the mean power by a
-    larger factor than the ratio of the limit to the untuned mean power.
+    It is the mean power of the job before tuning. Compared with measurements of whole runs, it shows by how
+    much a power limit has lowered the mean power of these runs. This matters for a job that waits for its
+    host. While such a job computes, it draws more than its mean power. Therefore a power limit lowers its
+    mean power by a larger factor than the ratio of the limit to the untuned mean power.
 
     Args:
         watts: mean power of the untuned job.

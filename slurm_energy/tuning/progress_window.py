@@ -15,7 +15,10 @@ _MIN_ERROR, _MAX_ERROR = 1e-6, 10.0
 
 
 class ProgressSource(StrEnum):
-    """Source of a job's progress, in order of trust."""
+    """Source from which the progress of a job is measured.
+
+    The members are in the order of trust, the most trusted source first.
+    """
 
     REPORTED = "reported"
     PERIOD = "period"

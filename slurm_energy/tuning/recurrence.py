@@ -45,14 +45,15 @@ class RecurrenceOptions:
     Attributes:
         min_discrepancy: minimum standard deviation of a real job's log ratio from the log ratio of the best
             hypothesis.
-        max_violation: maximum probability of a violation that every run may have. A violation is a slowdown
-            that exceeds the limit by more than `tolerance`.
+        max_violation: probability of a violation up to which a point may always be tried. A violation is a
+            slowdown that exceeds the limit by more than `tolerance`.
         violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
-            violations than permitted were expected so far, the probability in the next run may exceed
-            `max_violation`, so that more points can be explored. On random GPUs, violations are about five
-            times as frequent as expected, because some responses have a knee between a measured limit and
-            the next lower limit. The goal is 1 % of the runs.
-        max_risk: maximum probability of a violation in any run.
+            violations than permitted were expected so far, the next run may have a probability above
+            `max_violation`. More points can then be explored. On random GPUs, violations are about five
+            times as frequent as expected. The reason is that the run time of some programs rises suddenly
+            between a measured limit and the next lower limit. The goal is 1 % of the runs.
+        max_risk: probability of a violation that no run may exceed, even if `violation_rate` would permit
+            more.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
         min_later_runs: minimum number of later runs that are assumed to use the result of a run. A program
@@ -61,8 +62,8 @@ class RecurrenceOptions:
             points within this limit are tried. The point's cost is its expected cost plus one standard
             deviation, because real jobs may slow down more steeply than hypotheses.
         max_second_step: maximum relative reduction of the expected power from the first run to the second.
-            The first run alone, without an untuned run, does not show how steeply the time rises. The time
-            of some jobs increases sharply below a power limit that no hypothesis predicts.
+            Without an untuned run, the first run does not show how steeply the time rises. The time of some
+            jobs increases sharply below a power limit that no hypothesis predicts.
         equal_cost: trials whose net costs differ by at most this fraction count as equally good. Thompson
             sampling chooses among them.
         min_gain: minimum expected relative saving at a point other than the untuned point.
@@ -184,7 +185,12 @@ class RecurrencePosterior:
 
     @property
     def time_sd(self) -> Floats:
-        """Conditional standard deviation of the log time ratio under each hypothesis, shape (J,)."""
+        """Standard deviation of the logarithm of the time ratio at each operating point, shape (J,).
+
+        The time ratio is the run time divided by that of the untuned job. The standard deviation is
+        conditional: it holds if one hypothesis about the job's response is true. It is the same for all
+        hypotheses.
+        """
         return np.sqrt(self._time.variances)
 
     @property
@@ -223,7 +229,7 @@ class RecurrencePosterior:
     def allowed(self, objective: Objective) -> NDArray[np.bool_]:
         """Return for each operating point whether it keeps the slowdown limit, shape (J,).
 
-        The limit must be kept with the required probabilities.
+        An operating point is allowed only if a violation of the limit is improbable enough.
         """
         mask = np.ones(len(self.points), np.bool_)
         limit = objective.slowdown_limit
@@ -239,8 +245,9 @@ class RecurrencePosterior:
     def within_reach(self) -> NDArray[np.bool_]:
         """Return the mask of the operating points that the next run may use, shape (J,).
 
-        If only one tuned run has been made so far, the predicted power must not fall by more than
-        `max_second_step` below the power of its point. Otherwise all points are permitted.
+        Often only one tuned run has been made so far. The predicted power of the next point must then be at
+        most `max_second_step` below the predicted power at the point of this run. In all other cases all
+        points are permitted.
         """
         first = int(np.argmax(self.counts))
         if self.counts.sum() != 1 or first == self._untuned or self._used[-1].scale is None:
@@ -267,13 +274,13 @@ class RecurrencePosterior:
     ) -> Floats:
         """Return the net cost of running a program next at each operating point, shape (J,).
 
-        The result of the run can save energy or time in later runs. The net cost is the cost of the run
-        minus this expected saving.
+        An operating point is a set of hardware settings. The result of the run can save energy or time in
+        later runs. The net cost is the cost of the run minus this expected saving.
 
         Args:
             objective: objective with its slowdown limit.
             expected: expected cost of each point, shape (J,); infinite for a point that is not allowed.
-            best: index of the point that later runs use without a trial.
+            best: index of the point that later runs use if no other point is tried next.
             random: generator of possible results.
 
         Returns:
@@ -298,9 +305,10 @@ class RecurrencePosterior:
     def _allowed_costs(
         self, objective: Objective, weights: Floats, log_time: Floats, variances: Floats, costs: Floats
     ) -> Floats:
-        """Return the costs of operating points after possible results of a trial.
+        """Return the costs of operating points, with infinite cost for points that are not allowed.
 
-        Points that would probably break the slowdown limit have infinite cost. See `AfterTrial`.
+        A point is not allowed if it would probably break the slowdown limit. The probabilities are those
+        after the possible results of a trial, see `AfterTrial`.
         """
         limit, options = objective.slowdown_limit, self._options
         if limit is None:
@@ -393,13 +401,14 @@ class RecurringJob:
     For each job that starts, senergyctld builds an object from its stored runs. A replay calls `next_point`
     and `record` in turn, once per run:
 
-        job = RecurringJob(prior, Objective("edp"), np.random.default_rng(1))
-        for _ in range(10):
-            choice = job.next_point() seconds, watts = run_at(choice.point)
-            job.record(ProgramMeasurement(choice.point, seconds, watts, scale="whole runs"))
+        >>> job = RecurringJob(prior, Objective("edp"), np.random.default_rng(1))
+        >>> for _ in range(10):
+        ...     choice = job.next_point()
+        ...     seconds, watts = run_at(choice.point)
+        ...     job.record(ProgramMeasurement(choice.point, seconds, watts, scale="whole runs"))
 
-    A run that measured several points against its own untuned reference is recorded as one measurement per
-    point, with ratios and without a scale.
+    Some runs measure several points and compare each of them with their own untuned reference. Such a run is
+    recorded as one measurement per point, with ratios and without a scale.
 
     Args:
         prior: assumed responses before any measurement; an `Ensemble` for this hardware and for the power

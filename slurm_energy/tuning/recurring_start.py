@@ -115,9 +115,9 @@ def _candidates(
 
 
 def _prior(points: Sequence[OperatingPoint], run: LearnedRun) -> Prior | None:
-    """Return the generic prior (assumed response before any measurement) for a run's hardware.
+    """Return the prior for a run's hardware, i.e. the response assumed before any measurement.
 
-    The result is None if no candidate point sets a knob that the prior describes.
+    The result is None if no candidate point sets a hardware setting that the prior describes.
     """
     from slurm_energy.tuning.priors import cpu_prior, gpu_prior, joint_prior
 
@@ -133,7 +133,7 @@ def _prior(points: Sequence[OperatingPoint], run: LearnedRun) -> Prior | None:
 
 
 def _best_measured(runs: Sequence[LearnedRun], objective: Objective) -> RecurringStart | None:
-    """Return the best operating point that earlier runs have measured, as start of the next run.
+    """Return the best operating point (settings) measured in earlier runs, to start the next run.
 
     The best point has the lowest cost among the points that keep the slowdown limit. For this check, a
     margin for the measurement error is added to the run time.
@@ -149,6 +149,9 @@ def _best_measured(runs: Sequence[LearnedRun], objective: Objective) -> Recurrin
 
 
 def _pessimistic_time(point: ResponsePoint) -> float:
-    """Return the time ratio plus a margin for the ratio's error. The untuned job has no margin."""
+    """Return the relative run time at an operating point, plus a margin for its error.
+
+    The run time is relative to the untuned job. The untuned job itself gets no margin.
+    """
     error = 0.0 if point.point == UNTUNED else _MARGIN_DEVIATIONS * (point.time_error or 0.0)
     return point.time_ratio * (1.0 + error)

@@ -21,7 +21,7 @@ _MAX_NAME = 256
 
 
 class CurveSource(StrEnum):
-    """Source of a point of a response curve, in order of trust."""
+    """Source of a point of a response curve, from the most trusted source to the least trusted one."""
 
     EARLIER_RUNS = "earlier runs"
     THIS_RUN = "this run"

@@ -1,4 +1,7 @@
-"""Search within a run: from progress windows to the best operating point for the job's objective."""
+"""Search for the operating point that is best for a job's objective, while the job runs.
+
+The search measures the progress of the job in time windows at different operating points.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class TuningSearch:
         prior: Prior,
         options: SearchOptions | None = None,
     ) -> None:
-        """Start the search at the untuned reference."""
+        """Start the search. The search first measures the job with untuned settings, as its reference."""
         self._points = (UNTUNED, *dict.fromkeys(point for point in candidates if point != UNTUNED))
         self._index = {point: number for number, point in enumerate(self._points)}
         self._objective = objective
@@ -89,7 +92,7 @@ class TuningSearch:
 
     @property
     def requested(self) -> OperatingPoint:
-        """Operating point that should be in force."""
+        """Operating point that the search wants to be in force now."""
         return self._static[0] if self._phase is SearchPhase.STATIC else self._points[self._current]
 
     @property
@@ -98,7 +101,7 @@ class TuningSearch:
         return self._phase
 
     def observe(self, window: ProgressWindow) -> None:
-        """Update the search with a measurement window, and decide on the next point."""
+        """Update the search with a measurement window, and decide on the next operating point."""
         if not window.is_plausible:
             return
         self._start_s = window.start_s if self._start_s is None else self._start_s
@@ -246,11 +249,11 @@ class TuningSearch:
             self._move_on()
 
     def _merge_phases(self, block: SpeedMeasurement) -> None:
-        """Merge several short phases into one phase.
+        """Merge several short phases of a job into one phase.
 
         A short phase lasts only a few measurement windows. Checkpoints of the job cause short phases. The
-        merged phase assumes more scatter of the measurements, so that the scatter explains the differences
-        between the short phases.
+        short phases differ in their measurements. The merged phase treats these differences as noise: it
+        assumes a larger scatter of the measurements.
         """
         last = self._knowledge.track.blocks[-1]
         self._noise.widen(last, block)
@@ -259,10 +262,10 @@ class TuningSearch:
         self._contradicted.clear()
 
     def _accept(self, window: ProgressWindow) -> None:
-        """Add a measurement window that contradicted the earlier measurements at its operating point.
+        """Process a measurement window that contradicts the earlier measurements at its operating point.
 
-        The reference measurement of the untuned job has not changed, so the window is not discarded. After a
-        second contradiction in a row, the earlier measurement at this point is replaced.
+        The untuned job has not changed, so the window is not discarded but added to the measurements. After
+        a second contradiction in succession, the earlier measurement at this point is replaced.
         """
         knowledge, index = self._knowledge, self._index[window.point]
         if index == 0:
@@ -338,7 +341,7 @@ class TuningSearch:
     def _has_changed(self, residual: float, error: float, power_residual: float) -> bool:
         """Return whether a measurement shows that the program has changed.
 
-        This is so if the measured speed or power contradicts the expected one.
+        The program has changed if the measured speed or power contradicts the expected speed or power.
         """
         if is_surprise(residual, error, _MIN_CHANGE) or abs(power_residual) > _MIN_POWER_CHANGE:
             return True
@@ -373,7 +376,11 @@ class TuningSearch:
             self._go_to(decision.index, SearchPhase.PROBE if decision.probe else SearchPhase.HOLD)
 
     def _excluded(self) -> set[int]:
-        """Return the points that the hardware refused, and the points whose measurement takes too long."""
+        """Return the operating points that the search must not try any more.
+
+        These are the points that the hardware refused, and the points that took too many measurement
+        windows.
+        """
         visits = self._knowledge.visits.items()
         return self._refused | {index for index, visit in visits if visit.windows >= _MAX_POINT_WINDOWS}
 
@@ -403,7 +410,7 @@ class TuningSearch:
             del self._memory[: -(_MAX_PHASES - 1)]
 
     def _restart(self) -> None:
-        """Discard all measurements, because the units of progress have changed."""
+        """Discard all measurements, because the job now reports its progress in another unit."""
         self._knowledge, self._memory = PhaseKnowledge(), []
         self._check, self._posterior = None, None
         self._contradicted.clear()
@@ -411,10 +418,10 @@ class TuningSearch:
         self._detector.reset()
 
     def _note_units(self, window: ProgressWindow) -> None:
-        """Start the search again if the progress is measured in another way than in the previous windows.
+        """Start the search again if the progress is measured in another way than before.
 
-        This happens if the source of the progress changes. It also happens if the windows begin or cease to
-        span whole pause cycles.
+        This happens if the source of the progress changes. It also happens if the measurement windows
+        contain only whole cycles of the job's pauses now, but did not before, or the other way round.
         """
         if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
             self._restart()
@@ -427,7 +434,10 @@ class TuningSearch:
         self._source, self._spans_cycles = window.source, window.spans_cycles
 
     def _is_accurate(self, block: SpeedMeasurement) -> bool:
-        """Return whether the measurement of a reference is accurate or long enough."""
+        """Return whether a measurement of the untuned reference may end.
+
+        It may end if its relative error is small enough, or if it has used the maximum number of windows.
+        """
         maximum = self._options.max_reference_windows * min(self._noise.factor, _MAX_PATIENCE)
         return block.relative_error <= self._reference_target() or block.windows >= maximum
 

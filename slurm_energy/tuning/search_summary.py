@@ -27,8 +27,8 @@ def summary(
         objective: objective of the job.
         phases: phases of the job. The longest phase is reported.
         source: signal from which the job's progress was measured; None means that no progress was measured.
-        static: for a job whose progress cannot be measured, the point and the origin of the point; None for
-            a point that a search found.
+        static: operating point of a job whose progress cannot be measured, with the origin of the point.
+            None means that a search has found the operating point.
     """
     main = _main_phase(phases)
     reference = main.track.blocks[0] if main.ensemble is not None else None
@@ -70,7 +70,10 @@ def _main_phase(phases: Sequence[PhaseKnowledge]) -> PhaseKnowledge:
 
 
 def _saving(phase: PhaseKnowledge, index: int) -> float | None:
-    """Return the relative saving of energy at a point; None if the point has not been measured."""
+    """Return the relative saving of energy at an operating point of a phase of the job.
+
+    Return None if the point has not been measured.
+    """
     if index == 0:
         return None if phase.ensemble is None else 0.0
     visit = phase.visits.get(index)

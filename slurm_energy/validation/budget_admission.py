@@ -1,6 +1,6 @@
 """Checks that slurm.conf contains what power budgets need to delay the start of jobs.
 
-This is the license, the job_submit module and backfill.
+Power budgets need a license, the job_submit module and the backfill scheduler.
 """
 
 from __future__ import annotations

@@ -204,7 +204,11 @@ def _check_limit(
 
 
 def _check_calendar_times(context: CheckContext, section: str, limit: CalendarLimit) -> Iterator[Finding]:
-    """Yield a warning if no row of a calendar applies yet, or if the last row is already in force."""
+    """Yield a warning if a calendar of power limits does not cover the present time.
+
+    This is the case if the first row of the calendar is in the future, or if the last row is already in
+    force.
+    """
     now = time.time()
     if limit.begin_unix_s > now:
         why = f"gives no limit before its first row, {_date(limit.begin_unix_s)}"

@@ -1,4 +1,4 @@
-"""Input of the checks: the configuration with the line numbers of its keys, and facts about the host."""
+"""Input of the checks of `energy.toml`: its values with line numbers, and facts about the host."""
 
 from __future__ import annotations
 

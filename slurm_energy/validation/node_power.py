@@ -16,9 +16,10 @@ _BMC_KEYS = ("bmc_user", "bmc_password_file", "bmc_certificates", "bmc_chassis")
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about the configuration of the node's power source, section `node_power`.
+    """Yield findings about section `node_power` of the configuration.
 
-    The power source, the BMC's address and the BMC's user account must match.
+    The section states from where the power of the whole node is read, for example from a BMC. The source,
+    the BMC's address and the BMC's user account must match.
     """
     settings = context.config.node_power
     if not settings.bmc:

@@ -72,9 +72,9 @@ def _conflicts(
 
 
 def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterator[Finding]:
-    """Yield the faults of the configuration that the values of a node type cause.
+    """Yield the faults of the configuration that are caused by the values of a node type.
 
-    The configuration is checked with and without these values. A fault that also exists without them is left
+    The configuration is checked twice: with and without these values. A fault that both checks find is left
     out.
     """
     config, source = context.config, context.source
@@ -100,8 +100,8 @@ def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterato
 class _TypeReader(TableReader):
     """Reader of the table of a node type in the configuration file.
 
-    A node type sets keys of other sections. A finding about such a key names it as the table of the node
-    type contains it.
+    A node type sets keys of other sections. If such a key has a fault, the finding names the key by its
+    place in the table of the node type.
 
     Args:
         reader: reader of the file.

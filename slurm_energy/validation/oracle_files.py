@@ -1,4 +1,7 @@
-"""Check section `oracle` of the configuration with its calibration and hardware files."""
+"""Check of section `oracle` of the configuration: the files that the predictor (oracle) reads.
+
+These are calibration files and hardware files.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _KEYS: Final = ("calibrations", "hardware")
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if the oracle's files do not exist, are invalid, or do not match each other."""
+    """Check the calibration and hardware files of the predictor (oracle).
+
+    Yield findings if files do not exist, are invalid, or do not match each other.
+    """
     settings = context.config.oracle
     files = [(key, path) for key in _KEYS for path in getattr(settings, key)]
     if not files:

@@ -88,7 +88,10 @@ def check_defaults(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_edp(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about `[[edp]]` entries that set no value, or that an earlier entry hides."""
+    """Yield findings about entries `[[edp]]` of the configuration that have no effect.
+
+    An entry has no effect if it sets no value, or if an earlier entry has the same CPU, GPU and model.
+    """
     first: dict[tuple[str, str, str], str] = {}
     for index, entry in enumerate(context.config.edp):
         section = table_label("edp", index)

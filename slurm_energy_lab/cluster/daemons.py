@@ -43,9 +43,10 @@ _DATABASE_OPTIONS = (
 
 @dataclass(frozen=True)
 class DaemonPlan:
-    """Everything that the steps which start the daemons of a lab need to know.
+    """Data for the startup steps of the daemons of a lab.
 
-    It consists of paths, specification, TCP ports, and the built plugin, hooks and daemons.
+    The data are the paths, the specification of the lab, the TCP ports, and the built plugin, hooks and
+    daemons.
     """
 
     layout: LabLayout
@@ -59,7 +60,7 @@ class DaemonPlan:
 
 
 def steps(plan: DaemonPlan) -> list[StartupStep]:
-    """Return all startup steps of a lab in an order that is easy to read.
+    """Return all startup steps of a lab (cluster of emulated nodes) in an order that is easy to read.
 
     The order of the list has no effect on the start.
     """
@@ -109,7 +110,7 @@ def _compiling(plan: DaemonPlan) -> dict[str, str]:
     """Return the environment variables with which the lab runs a compiler.
 
     They place the compiler's temporary files in the lab's directory. A compiler that is killed leaves
-    temporary files behind, which `down` removes together with the directory.
+    temporary files behind. `senergy lab down` removes these files together with the directory.
     """
     return {"TMPDIR": str(plan.layout.lib)}
 

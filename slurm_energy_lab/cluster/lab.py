@@ -28,7 +28,7 @@ _IN_DIRECTORY = 'cd -- "$1" 2>/dev/null || cd /; shift; exec "$@"'
 
 
 class Lab:
-    """A running lab.
+    """A running lab: a Slurm cluster with emulated power hardware on one machine.
 
     Attributes:
         layout: paths of the lab.
@@ -58,7 +58,10 @@ class Lab:
             self._lifeline_fd = None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables with which a shell acts as a login node of the lab."""
+        """Return the environment variables with which a shell acts as a login node of the lab.
+
+        A lab is a cluster of emulated nodes.
+        """
         path = [str(Path(sys.executable).parent)]
         path += [*os.environ.get("PATH", "").split(":"), *SYSTEM_PATH.split(":")]
         return {
@@ -131,7 +134,7 @@ class Lab:
         return Startup(chosen, self._supervisor, environment, report)
 
     def steps(self) -> list[StartupStep]:
-        """Return the steps that start the daemons and tasks of this lab."""
+        """Return the steps that start the daemons and tasks of this lab (cluster of emulated nodes)."""
         return list(self._steps.values())
 
     def node_states(self) -> dict[str, str]:

@@ -49,7 +49,7 @@ class LabLayout:
 
     @property
     def record(self) -> Path:
-        """The file lab.json with specification and state of this lab.
+        """The file lab.json with specification and state of this lab (cluster of emulated nodes).
 
         The presence of this file marks the directory of a lab.
         """
@@ -156,7 +156,10 @@ class LabLayout:
         return self.node(node) / "view.json" if node else self.root / "run" / "view.json"
 
     def tree(self, name: str) -> Path:
-        """Return the mount point of a node's emulated files. Only the lab's processes see this mount."""
+        """Return the mount point of a node's emulated files.
+
+        Only the processes of the lab (the cluster of emulated nodes) see this mount.
+        """
         return self.node(name) / "fuse"
 
     def network_socket(self, name: str) -> Path:

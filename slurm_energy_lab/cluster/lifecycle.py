@@ -84,7 +84,7 @@ def _start(lab: Lab, report: StepReport) -> Lab:
 
 
 def running_lab(layout: LabLayout) -> Lab | None:
-    """Return the lab that runs in a directory; None if no lab runs there."""
+    """Return the lab (cluster of emulated nodes) that runs in a directory; None if none runs there."""
     record = read_record(layout.record)
     return Lab(layout, record) if record and is_up(layout, record) else None
 

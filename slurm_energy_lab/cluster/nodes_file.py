@@ -1,6 +1,6 @@
 """Reader of a nodes file: a TOML file whose `[[node]]` tables describe the nodes of a lab.
 
-Without a nodes file, a lab has four default nodes.
+A lab is a cluster of emulated nodes. Without a nodes file, a lab has four default nodes.
 """
 
 from __future__ import annotations

@@ -66,7 +66,10 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def lab_processes(root: Path) -> list[int]:
-    """Return the ids of the lab's running processes: its supervisors and all processes that they started."""
+    """Return the ids of the running processes of a lab (cluster of emulated nodes).
+
+    These are the supervisors of the lab and all processes that they started.
+    """
     variable = f"{SUPERVISOR_MARK}={root}".encode()
     return [pid for pid in _pids() if variable in _environment(pid) and is_running(pid)]
 

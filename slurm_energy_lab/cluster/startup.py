@@ -1,8 +1,6 @@
-"""Start of a lab in steps. Independent steps run in parallel.
+"""Start of a lab (a cluster of emulated nodes) in steps, some of which run in parallel.
 
-Each step starts as soon as the steps it needs are ready.
-
-`daemons` declares the steps.
+Each step starts as soon as the steps that it needs are ready. `daemons` declares the steps.
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ def _remove_idle(group: Path) -> None:
 
 
 def _empty(layout: LabLayout) -> None:
-    """Remove all files of a lab. lab.json is removed last, so that an interrupted removal can be resumed."""
+    """Remove all files of a lab (a cluster of emulated nodes).
+
+    lab.json is removed last, so that an interrupted removal can be resumed.
+    """
     for entry in layout.root.iterdir():
         if entry == layout.record:
             continue

@@ -49,7 +49,10 @@ def _capped(random: Random) -> JobObservation:
 
 
 def _checkpointing(random: Random) -> JobObservation:
-    """Return a job with rare checkpoints. In half of the cases, the job's steps show the checkpoints."""
+    """Return an example job that writes checkpoints rarely.
+
+    With a probability of one half, the job reports its training steps.
+    """
     shape = training_job(random)
     shape.checkpoint_s = random.uniform(5, 30)
     shape.checkpoint_every_s = shape.checkpoint_s * random.uniform(30, 80)

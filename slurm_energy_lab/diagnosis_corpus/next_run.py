@@ -119,7 +119,10 @@ def _set_limits(adjusted: JobShape, values: Mapping[str, int]) -> None:
 
 
 def observe_run(run: NextRun, random: Random) -> JobObservation:
-    """Return the observation of a run. The ranks report the number of samples that they process."""
+    """Return the observation of a simulated run, as the diagnosis receives it.
+
+    In the observation, the ranks also report the number of samples that they process.
+    """
     observation = observe(run.shape, random)
     count = len(observation.ranks)
     nodes = tuple(
@@ -130,7 +133,7 @@ def observe_run(run: NextRun, random: Random) -> JobObservation:
 
 
 def training_loop(shape: JobShape) -> Loop:
-    """Return the loop of a training job."""
+    """Return the parameters of the training loop of a synthetic training job."""
     assert shape.loop is not None, "only training jobs are adjusted"
     return shape.loop
 
@@ -140,7 +143,10 @@ def _samples(shape: JobShape) -> float:
 
 
 def _samples_per_s(shape: JobShape) -> float:
-    """Return the number of samples per second between the start-up and the end phase of a job."""
+    """Return how many training samples per second a job processes while its training loop runs.
+
+    Time before and after the loop is not included.
+    """
     loop = training_loop(shape)
     share = 1.0
     if shape.checkpoint_every_s:

@@ -1,4 +1,7 @@
-"""Observation of a synthetic job: noisy series of signals, step statistics, energy and allocation."""
+"""Simulation of what the agents observe of a synthetic job, for tests of the diagnosis.
+
+The observation consists of noisy series of signals, step statistics, energy and the allocation of the job.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,10 @@ def _checkpoint_share(shape: JobShape, time_s: float) -> float:
 
 
 class _NodeRecorder:
-    """Builder of the series of one node, interval by interval."""
+    """Recorder of the synthetic time series of one node of a job.
+
+    The caller adds the values interval by interval.
+    """
 
     def __init__(
         self, shape: JobShape, name: str, number: int, interval_s: float, random: Random, start_s: float
@@ -145,7 +151,7 @@ class _NodeRecorder:
         self._values: dict[tuple[str, str], array[float]] = {}
 
     def add(self, load: NodeLoad, time_s: float) -> None:
-        """Append the values of one interval."""
+        """Append the signal values of one time interval to the series of the node."""
         shape, progress = self._shape, time_s / shape_duration(self._shape)
         for gpu in range(shape.gpus):
             self._add_gpu(gpu, load, progress)

@@ -68,9 +68,10 @@ def task_groups(seed: int) -> list[TaskGroup]:
 
 
 def score(groups: list[TaskGroup], threshold: float) -> Score:
-    """Measure how well the straggler rule finds slow tasks at a threshold.
+    """Measure how well the rule for stragglers (slow tasks) works with a given threshold.
 
-    The result contains precision and recall, computed over groups with known slow tasks.
+    The result contains precision and recall. They are computed over all groups of tasks, in which it is
+    known which tasks are slow.
     """
     hits = named = 0
     for group in groups:

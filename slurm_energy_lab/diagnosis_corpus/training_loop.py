@@ -63,7 +63,7 @@ class Loop:
 
     @property
     def ranks(self) -> int:
-        """Return the number of processes."""
+        """Number of processes (ranks) of the training: one per GPU on each node."""
         return self.nodes * self.gpus
 
 
@@ -90,7 +90,10 @@ class RankStep:
 
 
 def step_times(loop: Loop) -> list[RankStep]:
-    """Return the mean stage times of each rank. All ranks end a training step at the same time."""
+    """Return the mean times of the stages of a training step, such as data and computation.
+
+    The result has one entry per rank. All ranks end a training step at the same time.
+    """
     io_s = loop.batch * loop.sample_bytes * loop.gpus / loop.storage_bytes_per_s
     cpu_s = loop.batch * loop.sample_cpu_s
     copy_s = loop.batch * loop.tensor_bytes / loop.copy_bytes_per_s

@@ -126,9 +126,9 @@ class CpuCgroupsV2:
         return 0.0
 
     def remove(self, name: str) -> bool:
-        """Remove an emulated control group of real programs if no process is in the group.
+        """Remove an emulated control group if no process is in the group.
 
-        Return whether the group no longer exists.
+        The processes in such a control group are real programs. Return whether the group no longer exists.
         """
         return _rmdir(self._base / name)
 

@@ -113,8 +113,8 @@ class Cores:
     def _target_khz(self, request: FrequencyRequest, busy: float) -> int:
         """Return the clock frequency in kHz that the frequency governor selects for a core.
 
-        The results are cached. The cache identifies a request by the identity of the object, because a
-        comparison of identities is faster than a comparison of contents.
+        The results are cached. The key of the cache contains the identity of the object `request`. Looking
+        up an identity is faster than a comparison of all settings in `request`.
         """
         key = (id(request), busy)
         target = self._targets.get(key)

@@ -45,7 +45,7 @@ class CoreLoad:
 
 @dataclass(frozen=True, slots=True)
 class FedGpu:
-    """A busy GPU that a thread of the package feeds.
+    """A busy GPU that a thread on a CPU package feeds with work.
 
     Attributes:
         parts: kernel parts on the GPU.
@@ -60,7 +60,9 @@ class FedGpu:
 
 @dataclass(slots=True)
 class CpuDemand:
-    """Resources of a package that the work of one compute kernel uses, with the resulting phase time.
+    """Resources of a CPU package that one compute kernel uses, and the duration of its phases.
+
+    A compute kernel repeats phases. A phase consists of computation, a serial section and waiting.
 
     Attributes:
         cores: number of cores. A core that several kernels share counts as a fraction.

@@ -1,6 +1,6 @@
-"""Exact time integrals by job of a quantity that several jobs share, for example power.
+"""Exact integrals over time of a quantity that several jobs share, for example power.
 
-The caller determines the share of each job.
+There is one integral per job. The caller determines the share of each job.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class JobIntegrals:
         return self._closed.get(job, 0.0) + running
 
     def forget(self, job: Job) -> None:
-        """Delete the stored integral of a job that has ended. Do nothing if the job still has a rate."""
+        """Delete the stored integral of a job that has ended.
+
+        Nothing is deleted if the job still has a rate, that is, if its integral still grows.
+        """
         if job not in self._running:
             self._closed.pop(job, None)
 

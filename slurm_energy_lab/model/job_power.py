@@ -45,7 +45,7 @@ def cpu_shares(
         loads: busy cores of the package.
         operation: operating point of the package.
         ceiling_khz: maximum frequency of every core.
-        fed: the busy GPUs that threads of this package feed.
+        fed: the busy GPUs whose work comes from threads on this package.
     """
     idle_watts = physics.cpu.idle_watts
     jobs = _jobs(loads, fed)

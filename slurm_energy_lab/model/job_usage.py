@@ -72,9 +72,10 @@ class UsageByJob:
         return self._occupancy.busy_cpus(job) > 0
 
     def cpu_seconds(self, job: Job, now_s: float) -> float:
-        """Return the CPU seconds of a job's programs and compute kernels up to time `now_s`.
+        """Return the CPU seconds that a job has used up to time `now_s`.
 
-        The job None stands for work outside all jobs.
+        They include the job's programs and its compute kernels. The job None stands for work that belongs to
+        no job.
         """
         return self._occupancy.job_seconds(job, now_s) * (1 - self._system)
 
@@ -114,7 +115,7 @@ class UsageByJob:
     def idle_joules(self, now_s: float) -> dict[str, float]:
         """Return the energy in joules that the node would have used without jobs up to time `now_s`.
 
-        The components are those of `dynamic_joules`.
+        The result has one value per component: `cpu`, `dram`, `gpu[i]`, `gpu`, `other` and `node`.
         """
         profile, elapsed_s = self._profile, now_s - self._start_s
         watts = {

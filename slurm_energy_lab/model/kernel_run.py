@@ -95,7 +95,7 @@ class KernelPart:
         self.run_id = run_id
 
     def update_progress(self, now_s: float) -> None:
-        """Subtract the progress up to time `now_s` from the remaining work of the current phase."""
+        """Subtract the work done until time `now_s` from the remaining work of the current phase."""
         if now_s > self._since_s:
             done = math.fsum(self._rates.values()) * (now_s - self._since_s)
             self._remaining = max(0.0, self._remaining - done)
@@ -134,10 +134,10 @@ class KernelPart:
         return self._units + self.task.units * (1.0 - max(0.0, self._remaining - done))
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return the units of work that a program can report at `now_s`, and when the last unit was done.
+        """Return the last progress that a program can report at `now_s`: units of work and their time.
 
-        A kernel part with several phases reports only whole steps. A kernel part with one phase reports its
-        progress up to now.
+        A kernel part with several phases reports only whole steps; the time is the end of the last step. A
+        kernel part with one phase reports its progress up to now.
         """
         if len(self._tasks) == 1:
             return self.units_at(now_s), now_s
@@ -185,7 +185,7 @@ class KernelRun:
     units: dict[KernelPart, tuple[int, ...]] = field(default_factory=dict)
 
     def progress_at(self, now_s: float) -> float:
-        """Return the progress units of the slowest kernel part up to time `now_s`."""
+        """Return the units of work that the slowest part of the kernel has completed up to `now_s`."""
         return min((part.units_at(now_s) for part in self.units), default=self.total_units)
 
     def report_at(self, now_s: float) -> tuple[float, float]:

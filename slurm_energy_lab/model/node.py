@@ -359,7 +359,10 @@ class NodeModel:
         return self._usage
 
     def task_counters(self) -> Sequence[TaskCounters]:
-        """Return the hardware counters of the tasks on each CPU package, as of the model's time `now_s`."""
+        """Return the hardware counters of the tasks on each CPU package at the node's simulated time.
+
+        The simulated time is `now_s`.
+        """
         self._operate()
         return [package.task_counters for package in self._packages]
 

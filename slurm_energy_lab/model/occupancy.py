@@ -79,7 +79,7 @@ class Occupancy:
         self._rebuild(now_s)
 
     def remove_part(self, now_s: float, part: KernelPart) -> None:
-        """Remove a part of a compute kernel from its CPUs."""
+        """Remove a kernel part (the work of a compute kernel on its CPUs) from the CPUs."""
         self._parts.pop(part, None)
         self._computing.discard(part)
         self._rebuild(now_s)

@@ -72,7 +72,8 @@ class OperatingPoints:
     def update(self, now_s: float, parts: Collection[KernelPart]) -> None:
         """Compute the new operating points of all packages and GPUs that are marked as stale.
 
-        The new operating points apply from time `now_s` on.
+        An operating point of the model is the frequency and power of a device. The new operating points
+        apply from time `now_s` on.
 
         Args:
             now_s: current time in seconds.

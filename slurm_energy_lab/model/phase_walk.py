@@ -1,4 +1,4 @@
-"""Execution of a program at changing operating points.
+"""Execution of a program whose hardware settings (operating points) change while it runs.
 
 The execution is computed from the steady state of the program's phases.
 """

@@ -14,10 +14,11 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one piece of a compute kernel's work runs: on a set of CPUs, or on one GPU.
+    """Place where one piece of a compute kernel's work runs: a set of CPUs, or one GPU.
 
     Attributes:
-        units: numbers of the cores that share the work, or the number of its GPU.
+        units: numbers of the cores that share the piece of work. If the piece runs on a GPU, the number of
+            this GPU.
         cpus: logical CPUs that the work keeps busy.
     """
 

@@ -35,11 +35,11 @@ def size_of(profile: NodeProfile, request: KernelRequest) -> float:
 def default_size(
     profile: NodeProfile, kernel: str, device: str, full_speed_s: float = DEFAULT_SECONDS
 ) -> float:
-    """Return the problem size that takes `full_speed_s` seconds on the whole idle device at full speed.
+    """Return the problem size that takes `full_speed_s` seconds on the idle device at full speed.
 
-    At full speed there is no power limit, and all cores run at the maximum frequency for their number. The
-    device is all CPU packages of the node, or one GPU. For a looped kernel, a size below 1 shortens the
-    kernel's only cycle.
+    The device is all CPU packages of the node, or one GPU. At full speed there is no power limit, and all
+    cores run at the maximum frequency for their number. A looped kernel repeats its phases once per unit of
+    size. If its size is below 1, it runs one shortened cycle.
 
     Raises:
         UsageError: the kernel or device is unknown, the run time is not positive, or the profile has no such

@@ -30,7 +30,7 @@ _CPU_FREQUENCIES = 9
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """Speed and power of one phase of an emulated program at one operating point.
+    """Speed and power of one phase of an emulated program at one operating point (settings).
 
     Attributes:
         seconds: time of the phase at problem size 1.
@@ -97,7 +97,7 @@ class SteadyState:
     def sweep(
         self, spec: KernelSpec, size: float, points: Iterable[OperatingPoint] | None = None
     ) -> list[StaticRun]:
-        """Run a program at several operating points and return the time and energy of each run.
+        """Run a program at several operating points (settings). Return time and energy of each run.
 
         `points` contains the operating points; None selects those of `operating_points`.
         """
@@ -105,7 +105,10 @@ class SteadyState:
         return [self.static_run(spec, size, point) for point in chosen]
 
     def _run(self, point: OperatingPoint, phase: KernelPhase) -> PhaseFigures:
-        """Return speed and power of a phase that runs without end at an operating point."""
+        """Return the steady speed and power of a kernel phase at an operating point.
+
+        The phase is simulated for a time so long that it does not end.
+        """
         node = NodeModel(self.profile)
         apply_point(node, point)
         spec = KernelSpec("phase", "", 1.0, "", (dataclasses.replace(phase, units=1.0),))
@@ -160,10 +163,10 @@ def apply_point(node: NodeModel, point: OperatingPoint) -> None:
 
 
 def operating_points(profile: NodeProfile, device: str) -> list[OperatingPoint]:
-    """Return the grid of an exhaustive static sweep. The first point is the untuned point.
+    """Return the operating points for an exhaustive search of the best fixed settings of a program.
 
-    A GPU program is swept jointly over GPU power limits and CPU frequencies. A CPU program is swept over CPU
-    frequencies.
+    The first point is the untuned point. For a GPU program, the result has every combination of the GPU
+    power limits and the CPU frequencies. For a CPU program, it has every CPU frequency.
     """
     cpufreq = profile.cpufreq
     bounds_mhz: list[float | None] = [
@@ -183,7 +186,7 @@ def operating_points(profile: NodeProfile, device: str) -> list[OperatingPoint]:
 
 
 def _disables_boost(profile: NodeProfile, bound_khz: int) -> bool:
-    """Return whether the product switches boost off to keep a frequency bound.
+    """Return whether slurm-energy switches boost off to keep a frequency bound on the emulated node.
 
     This is the case for acpi-cpufreq if the bound is both the base frequency and the highest entry of the
     frequency table. Some tables have a higher entry for boost, which is 1 MHz above the base frequency.

@@ -28,7 +28,7 @@ class TaskShares:
     core_watts: dict[int | None, float] = field(default_factory=dict)
 
     def add_traffic(self, task: Task, bytes_per_s: float) -> None:
-        """Add memory traffic to a task."""
+        """Add memory traffic in bytes per second to the traffic of a task."""
         self.bytes_per_s[task] = self.bytes_per_s.get(task, 0.0) + bytes_per_s
 
     def add_core_watts(self, task: Task, watts: float) -> None:
@@ -72,7 +72,7 @@ class TaskCounters:
         self._energy.set_rates(now_s, shares.core_watts)
 
     def count(self, task: Task, now_s: float) -> TaskCount:
-        """Return the counts of a task up to time `now_s`."""
+        """Return the memory traffic and the core energy that a task has caused up to time `now_s`."""
         return TaskCount(self._traffic.integral_at(task, now_s), self._energy.integral_at(task, now_s))
 
     def forget(self, task: Task) -> None:

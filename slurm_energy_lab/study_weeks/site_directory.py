@@ -103,13 +103,15 @@ class SiteDirectory:
         *,
         has_effect: bool = True,
     ) -> None:
-        """Run the site for some days. Write `jobs-N.csv` and `energy-N.csv` with all N days of the site.
+        """Simulate some further days of the site. Write `jobs-N.csv` and `energy-N.csv`.
+
+        These files contain all N days that have been simulated so far.
 
         Args:
-            days: number of days to run.
+            days: number of days to simulate.
             at_midnight: function that is called at the start of each day, before the configuration is read.
-            fault: Slurm account whose jobs do not start while the configuration tunes any jobs, as a planted
-                fault; None means no fault.
+            fault: Slurm account whose jobs do not start while the configuration tunes any jobs. This is a
+                fault that the study must find; None means no fault.
             has_effect: whether the configuration affects jobs. If not, a deployment is a placebo.
         """
         site = StudySite(self._state["seed"], self.jobs, self.epoch_s)

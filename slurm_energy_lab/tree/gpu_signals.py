@@ -46,7 +46,9 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class GpuSignalValues:
-    """Present values of some signals of an emulated GPU, for the record of the GPU's other state.
+    """Present values of some signals of an emulated GPU.
+
+    The binary record of the GPU's state contains these values.
 
     Attributes:
         busy: share of time for which a compute kernel runs, 0 to 1.
@@ -60,7 +62,7 @@ class GpuSignalValues:
 
 
 class GpuSignals:
-    """Signals of one GPU and their counters.
+    """Emulated signals of one GPU (such as its activity), and their values summed over time.
 
     Args:
         profile: profile of the GPU.

@@ -91,13 +91,14 @@ class JobCgroups:
         group.active_s = self._clock()
 
     def state_signals(self, job_id: int, run_id: int, values: Mapping[str, float]) -> None:
-        """Show the signals that a program of a job states as files of the job's emulated cgroup.
+        """Show signals of a job's program as files in the job's emulated cgroup.
+
+        The signals are values that the emulated program sets instead of values that are measured.
 
         Args:
             job_id: id of the job. The job must have a cgroup.
             run_id: id of the program's run.
-            values: values that the program states, by signal name. The names are those in
-                `stated_signals.STATED`.
+            values: values by signal name. The names are those in `stated_signals.STATED`.
         """
         group = self._groups[job_id]
         if group.signals is None:

@@ -1,4 +1,4 @@
-"""Construction of the complete file tree of one node."""
+"""Construction of the complete file tree of one emulated node."""
 
 from __future__ import annotations
 

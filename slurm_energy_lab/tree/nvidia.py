@@ -253,7 +253,7 @@ class NvidiaControl(CharacterDevice):
         )
 
     def client_opened(self) -> None:
-        """Count a client that opens the file."""
+        """Count one more client that has the emulated device file open."""
         self._clients += 1
 
     def client_closed(self) -> None:

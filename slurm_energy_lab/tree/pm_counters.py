@@ -18,7 +18,10 @@ _NAMES = {"cpu": "cpu", "dram": "memory", "node": ""}
 
 
 class PmCountersScan:
-    """Values of the last update of the pm_counters, which all files show until the next update."""
+    """Values of all emulated pm_counters files (Cray's power counters) at their last update.
+
+    All files show these values until the next update.
+    """
 
     def __init__(self, realtime_model: RealtimeModel) -> None:
         self._realtime_model = realtime_model

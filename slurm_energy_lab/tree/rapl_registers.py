@@ -134,7 +134,10 @@ class LimitRegister:
         self._set_field(name, 0, LIMIT_MASK, limit_uw // self._units.power_uw)
 
     def window_us(self, name: str) -> int:
-        """Return the time window of a constraint in microseconds."""
+        """Return the averaging time of a power limit in microseconds.
+
+        `name` is the RAPL constraint, `long_term` or `short_term`.
+        """
         return window_from_raw(self._field(name, _WINDOW_SHIFT, WINDOW_MASK), self._units.time_us)
 
     def set_window_us(self, name: str, window_us: int) -> None:

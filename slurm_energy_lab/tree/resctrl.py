@@ -101,7 +101,7 @@ class ResctrlFiles:
                 self._join(self._group_of(pids()), task, pids)
 
     def end_task(self, task: Task) -> None:
-        """Stop counting a task."""
+        """Stop counting the resource use of a task that ends or leaves its group."""
         with self._lock:
             for group in self._groups.values():
                 if task in group.tasks:

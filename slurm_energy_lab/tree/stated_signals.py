@@ -30,7 +30,9 @@ _RATES: Final = tuple(name for name in STATED if name.endswith(("_percent", "_pe
 
 
 class StatedSignals:
-    """Files of one cgroup for the signals that the job's programs state.
+    """Files of an emulated cgroup that show the signal values stated by the job's programs.
+
+    An example of such a value is the memory pressure.
 
     Args:
         tree: file tree of the node.

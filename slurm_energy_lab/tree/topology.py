@@ -1,4 +1,7 @@
-"""Emulated static files below /sys/devices/system/{cpu,node}: CPU numbers, topology, caches, NUMA nodes."""
+"""Emulated files below /sys/devices/system/{cpu,node} whose content does not depend on the load.
+
+The files describe the CPU numbers, the topology, the caches and the NUMA nodes.
+"""
 
 from __future__ import annotations
 

@@ -118,7 +118,10 @@ class BudgetController:
         self._next_s, self._limit, self.cycle = float("-inf"), float("nan"), None
 
     def tick(self, now_s: float) -> None:
-        """Decide once per second, and immediately when the limit changes."""
+        """Decide about the power limits if a second has passed since the last decision.
+
+        Decide immediately if the limit of the cluster has changed.
+        """
         limit = self._limit_at(now_s)
         if not self.is_running or (now_s < self._next_s and limit == self._limit):
             return
@@ -168,10 +171,11 @@ class BudgetController:
         """Return the power that a job may add now, according to Slurm's free licenses.
 
         The number of free licenses is updated with a delay, and does not change while the controller is not
-        running.
+        running. A part of the power is reserved for running jobs. This part depends on the price level of
+        the new job, which measures the job's work per watt.
 
         Args:
-            level: index of the price that the job pays for its power. The price is the job's work per watt.
+            level: price level of the job, an index into the list of prices.
         """
         offered = min(self._offers, default=0.0)
         if len(self._offers) < OFFER_DELAY_CYCLES or offered == float("inf"):
@@ -190,7 +194,7 @@ class BudgetController:
         self._released.append((now_s, self._held.pop(job_id, 0.0)))
 
     def start_job(self, job: BudgetedJob, power: PendingJobPower) -> None:
-        """Take the licenses of a job that starts."""
+        """Record the licenses (one per watt) that a starting job takes from the budget."""
         self.waiting.pop(job.job_id, None)
         self.started_watts[job.job_id] = power.watts
         self.jobs[job.job_id] = job
@@ -241,7 +245,8 @@ class BudgetedCluster:
         controller: the simulated controller.
         history: power and response curves of the programs from earlier runs; None if no earlier runs are
             known.
-        admission: whether a job starts only if its power fits in the headroom.
+        admission: whether a job must wait until its power fits in the headroom (the power that the budgets
+            leave for new jobs).
     """
 
     def __init__(
@@ -266,7 +271,10 @@ class BudgetedCluster:
         }
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return whether the power that the job adds fits in the headroom."""
+        """Return whether a job may start under the power budget.
+
+        The power that the job adds must not exceed the headroom, which is the power that new jobs may add.
+        """
         if not self._admission:
             return True
         return self.controller.admits(job.job_id, self._power(job, nodes), self._clock.now_s, job.limit_s)

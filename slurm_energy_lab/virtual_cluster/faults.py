@@ -102,7 +102,7 @@ class FaultyCluster:
         self._manager.job_starts(job, nodes)
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Run the epilogs."""
+        """End the job on its nodes: run the epilog of each node."""
         self._manager.job_ends(job, nodes)
 
     def tick(self, now_s: float) -> None:

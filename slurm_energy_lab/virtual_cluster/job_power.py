@@ -21,11 +21,11 @@ class PendingJobPower:
     """Power that the start of a job adds above idle.
 
     Attributes:
-        watts: power if the devices have their economic limits, see `budget.work_price`. Slurm's licenses
-            express this power.
+        watts: power if each device has the power limit at which the job yields the most work per watt
+            (economic limit), see `budget.work_price`. Slurm's licenses express this power.
         start_watts: power that must be free at the start, when the devices have their lowest limits.
         reachable_watts: power that the job may draw later although its devices have their lowest limits.
-        level: price level of the job, see `budget.work_price`.
+        level: price level of the job: its work per watt, as an index into the prices of `budget.work_price`.
     """
 
     watts: float
@@ -40,7 +40,8 @@ def job_power(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> Pend
     Args:
         profile: hardware of the nodes.
         job: the pending job.
-        known: the program's power and response curve, as the controller knows them.
+        known: what the controller knows about the job's program: its power and its response curve (time and
+            power at different power limits).
     """
     groups, idle = pending_groups(profile, job, known)
     economic = economic_power(groups, idle)

@@ -63,7 +63,10 @@ def start_jobs(
 def _reservation(
     job: ClusterJob, free: Sequence[str], running: Iterable[JobRelease], now_s: float
 ) -> tuple[float, int]:
-    """Return the time at which enough nodes for a job are free, and how many of them remain unused."""
+    """Return the time at which enough nodes for a job will be free.
+
+    The second result is the number of nodes of the job's partition that are then free but not needed.
+    """
     count = len(free)
     for release in running:
         if partition_of(release.nodes[0]) == job.partition:

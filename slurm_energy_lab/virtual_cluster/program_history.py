@@ -40,7 +40,8 @@ class ProgramResponse:
 class ProgramHistory:
     """Power and response curves of programs on emulated nodes, by hardware and program.
 
-    A curve is measured when it is first requested.
+    A response curve states the time and power of a program at different power limits. It is measured when it
+    is first requested.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,11 @@ class ProgramHistory:
         self._truth: dict[str, SteadyState] = {}
 
     def record(self, profile: NodeProfile, device: str, program: str) -> ProgramResponse:
-        """Return the record of a program that runs on all devices of a node."""
+        """Return the power and the response curve of a program on a kind of hardware.
+
+        The program runs on all devices of a node. The program is measured at the first request for this
+        hardware. Later requests return the stored measurement.
+        """
         key = profile.name, program
         if key not in self._records:
             self._records[key] = self._measure(profile, device, program)

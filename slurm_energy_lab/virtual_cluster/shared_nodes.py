@@ -1,9 +1,9 @@
-"""Virtual nodes that jobs share.
+"""Simulation of virtual nodes that several jobs share, with one agent on each node.
 
 Jobs may be array tasks, and may be cancelled or requeued. Agents may be killed, and nodes may fail.
 
-The nodes have agents. The true energy of the emulator's components is recorded every second, for comparison
-with the periods and records of the agents.
+The true energy of the emulator's components is recorded every second. It is compared with the energy in the
+periods and records of the agents.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class NodeFileCopy:
         setattr(knob, "write", write_and_pass)  # noqa: B010, the method of this instance only
 
     def close(self) -> None:
-        """Close the files that change with time."""
+        """Close the copied files whose contents change with time."""
         for _, file in self._dynamic.values():
             file.close()
 

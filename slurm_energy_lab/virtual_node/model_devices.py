@@ -35,7 +35,7 @@ class _GpuKnob(Knob):
 
 
 class ModelGpuPersistence(_GpuKnob):
-    """Persistence mode of one GPU, which is always on."""
+    """Persistence mode of a simulated GPU. The mode is always on and cannot be changed."""
 
     name = "nvml.persistence"
     stage = WriteStage.PERSISTENCE

@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def machine():
-    """Skip where this machine cannot run a lab."""
+    """Skip the tests if this machine cannot run a lab (a cluster of emulated nodes)."""
     try:
         require_machine()
     except EnergyError as error:

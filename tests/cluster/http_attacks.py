@@ -71,7 +71,10 @@ def _send(connection: socket.socket, content: bytes) -> bool:
 
 
 def large_headers(port: int, _: Path) -> None:
-    """Send 70 requests with 128 headers of 190 KiB in total each, without an end."""
+    """Attack the server with 70 requests whose headers never end.
+
+    Each request sends up to 128 headers of 190 KiB each.
+    """
 
     def one() -> None:
         connection = _connect(port)
@@ -100,9 +103,9 @@ def silent_connections(port: int, _: Path) -> None:
 
 
 def large_credentials(port: int, _: Path) -> None:
-    """Attack the server with large requests.
+    """Attack the server with requests that are as large as possible.
 
-    Each request has a credential of the maximum size of a head, and a large body follows.
+    The credential of each request fills the maximum size of the HTTP header. A large body follows.
     """
 
     def one() -> None:
@@ -136,7 +139,10 @@ def chunked_bodies(port: int, munge_socket: Path) -> None:
 
 
 def slow_bodies(port: int, munge_socket: Path) -> None:
-    """Send bodies at one byte per second, on 60 connections with valid credentials."""
+    """Attack the server with 60 connections that send request bodies very slowly.
+
+    Each connection has valid credentials. After a part of the body, it sends one byte per second.
+    """
 
     def one() -> None:
         connection = _connect(port)

@@ -39,7 +39,7 @@ class Seen:
 
 
 def settings(lab: LabDriver, node: str) -> Seen:
-    """Read the settings with cpupower, powercap-info and pynvml."""
+    """Read the power and frequency settings of a node with cpupower, powercap-info and pynvml."""
     return Seen(_cpupower(lab, node), _powercap(lab, node), _nvml(lab, node))
 
 

@@ -184,7 +184,7 @@ class LabDriver:
 
 
 def sweep() -> None:
-    """Remove the labs that killed test sessions have left behind.
+    """Remove the labs (clusters of emulated nodes) that killed test sessions have left behind.
 
     The name of a lab's directory begins with the process id of its test session. No other file identifies
     this process: lab.json names the process that called `up`, which is for some tests a command that has

@@ -136,7 +136,10 @@ class OrderedQueue:
         return dict(zip(entries["job_id"].tolist(), entries["site_factor"].tolist(), strict=True))
 
     def newcomers(self) -> int:
-        """Return the site factor that the plugin gives to jobs that are not ranked yet."""
+        """Return the default site factor in the table that the plugin reads.
+
+        The plugin gives this site factor to jobs that are not ranked yet.
+        """
         data = self.lab.layout.priority_table.read_bytes()
         return int(np.frombuffer(data[: table_file.HEADER.itemsize], table_file.HEADER)["default"][0])
 
@@ -162,9 +165,10 @@ class OrderedQueue:
 
     @contextlib.contextmanager
     def followed(self, jobs: Sequence[int], policy: str) -> Iterator[dict[str, Any]]:
-        """Context manager that stops senergyctld when slurmctld has adopted its ranking of `jobs`.
+        """Context manager that yields the ranking of `jobs`, once slurmctld orders the jobs accordingly.
 
-        The context manager yields this ranking. senergyctld stays stopped inside the block.
+        The ranking comes from senergyctld. senergyctld is stopped inside the block, so that it cannot change
+        the order.
         """
         deadline = time.monotonic() + WAIT_S
         while True:

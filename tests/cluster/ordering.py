@@ -46,10 +46,10 @@ def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> 
 
 
 def given_anew(lab: LabDriver, job: int) -> int:
-    """Return the priority that Slurm computes anew for a held job.
+    """Make Slurm compute the priority of a held job again, and return the new priority.
 
-    The job is released, which makes Slurm compute the priority, and is then held again. The plugin need not
-    have read the table of site factors for this.
+    The job is released, so that Slurm computes its priority. The job is then held again. The result may lack
+    the job's site factor, because the plugin may not have read the table of site factors yet.
     """
     release(lab, job)
     given = priorities(lab)[job]

@@ -1,4 +1,7 @@
-"""senergyctld as a process with its own munged, and fixtures of both."""
+"""Runs senergyctld and munged (authentication daemon) as separate processes for tests.
+
+The module contains the fixtures for both.
+"""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ class SmallCluster:
         return str(path)
 
     def batch(self, *arguments: str, user: str | None = None) -> int:
-        """Submit, wait until the epilog has run and return the job id."""
+        """Submit a batch job, wait until its epilog has run, and return the job id."""
         done = self.run("sbatch", "--parsable", "--output=/dev/null", *arguments, user=user)
         assert done.returncode == 0, done.stderr
         job_id = int(done.stdout.split(";")[0])

@@ -1,8 +1,8 @@
 """Test cases for which `sreport` and `senergy report` must print the same report.
 
-A case consists of words and options. Both commands run with each case over the same jobs, with `start=` set
-to the hour of the jobs. -T cpu omits the columns of energy, because the energies of the two commands differ
-by design.
+A case consists of words and options. Both commands run with each case over the same jobs. The option
+`start=` is set to the hour in which the jobs ran. The option -T cpu omits the columns of energy, because the
+energies of the two commands differ by design.
 """
 
 from __future__ import annotations

@@ -63,7 +63,10 @@ def test_both_commands_over_the_same_jobs(login: LabDriver, monkeypatch: pytest.
 
 
 def run_acct(*arguments: str) -> tuple[int, str, str]:
-    """Run `senergy acct` in this process, to save the starts of 60 interpreters."""
+    """Run `senergy acct` in this process, which is faster than starting an interpreter for each call.
+
+    The result is the exit code, the standard output and the standard error.
+    """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(["acct", *arguments])

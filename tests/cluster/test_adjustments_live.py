@@ -53,10 +53,10 @@ def adjustments(lab, job):
 
 
 def trial_of(lab, job, condition):
-    """Wait until the last trial of a program satisfies a condition, and return the trial.
+    """Wait until the newest trial of a job's program satisfies a condition, and return the trial.
 
-    The program is that of the given job. After `DECISION_S` seconds, the last trial is returned even if the
-    condition does not hold. The result is None if there is no trial.
+    A trial tests adjustments of the program. After `DECISION_S` seconds, the newest trial is returned even
+    if the condition does not hold. The result is None if there is no trial.
     """
     end_s = time.monotonic() + DECISION_S
     while True:
@@ -70,9 +70,10 @@ def trial_of(lab, job, condition):
 
 
 def verified(runs):
-    """Return a condition for a trial of adjustments, for which a test can wait.
+    """Return a function that checks the progress of a trial of adjusted values in later runs.
 
-    It holds if the trial is decided, or if it has been verified with at least `runs` runs.
+    The function takes a trial. It returns True if the trial is decided, or if at least `runs` runs with the
+    adjusted values were measured. A test can wait for this condition.
     """
     return lambda trial: trial["state"] != "pending" or len(trial["after"]) >= runs
 

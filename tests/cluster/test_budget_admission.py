@@ -68,9 +68,10 @@ class Budget:
         self.admission = BudgetAdmission(self.config, history, failures, max_share=1e6)
 
     def update(self, headroom, limit=3000.0, steps=NO_STEPS, scoped=None, counted=()):
-        """Update the admission of jobs under a power budget once, and publish the table for the plugin.
+        """Update the admission of jobs under a power budget once.
 
-        Return the report of the update.
+        Write the result to the policy file, from which the plugin in slurmctld reads it. Return the report
+        of the update.
         """
         budgets = [BudgetHeadroom("site", BudgetScope(ScopeKind.CLUSTER), limit, headroom, steps)]
         if scoped is not None:
@@ -167,7 +168,7 @@ def state(cluster, job):
 
 
 def free_watts(cluster):
-    """Return the watts that new jobs can get now."""
+    """Return the watts that new jobs can get now, according to the licenses that Slurm shows."""
     shown = cluster.run("scontrol", "-o", "show", "licenses").stdout
     line = next(one for one in shown.splitlines() if "LicenseName=watts " in one)
     numbers = {name: int(count) for name, count in re.findall(r"(Total|Used|Reserved)=(\d+)", line)}

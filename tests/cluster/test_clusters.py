@@ -25,7 +25,10 @@ SENERGY = (sys.executable, "-m", "slurm_energy.cli.main")
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put programs scontrol and squeue first into PATH that answer as in an idle cluster."""
+    """Replace the programs scontrol and squeue by fake programs in a directory at the start of PATH.
+
+    The fake programs answer as in an idle cluster.
+    """
     directory = tmp_path / "bin"
     directory.mkdir()
     for name, text in (("scontrol", f'echo "{NODE}"'), ("squeue", "true")):

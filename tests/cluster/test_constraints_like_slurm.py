@@ -46,7 +46,10 @@ class PlainCluster(SmallCluster):
 
 
 def random_queue(seed):
-    """Return one row per job: CPUs, MB per CPU, minutes, partition."""
+    """Return a random queue for a comparison with Slurm.
+
+    The queue has one row per job: number of CPUs, MB per CPU, time limit in minutes, and partition.
+    """
     random = np.random.default_rng(seed)
     minutes = random.permutation(np.arange(1, JOBS + 1))
     return [

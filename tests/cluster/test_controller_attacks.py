@@ -83,7 +83,7 @@ def test_unread_responses_keep_no_memory(controller):
 
 
 def sealed(value, credential, munge_socket, status=200):
-    """Return a response signed by the user of this process."""
+    """Return a response with a munge proof of the user who runs this process."""
     seal, text = ResponseSeal(credential, status), json.dumps(value)[:-1].encode()
     seal.update(text)
     return text + seal.tail(munge_socket)
@@ -120,10 +120,10 @@ def signed_by_the_impostor(munge_socket):
 
 
 def true_proofs_of_other_requests(munge_socket):
-    """Return an answer function of an impostor, which sends the true controller's earlier responses.
+    """Return a function with which an impostor answers by replaying old responses.
 
-    Each response belongs to an earlier delivery of the same records. Its proof is valid, but for another
-    request.
+    The old responses come from the true controller, and their proofs are valid. Each response, however,
+    belongs to an earlier delivery of the same records. The proof therefore does not fit the present request.
     """
     told = {"accepted": [f"id{n}" for n in range(3)], "rejected": []}
     earlier = [sealed(told, "another credential", munge_socket) for _ in range(20)]
@@ -152,7 +152,7 @@ IMPOSTURES = (
 
 @contextlib.contextmanager
 def delivering(spool, url, munge_socket, monkeypatch):
-    """Run the agent's delivery during the block."""
+    """Context manager in which the agent's delivery of records to the controller runs in a thread."""
     monkeypatch.setattr(delivery, "_FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(delivery, "_MAX_WAIT_S", 0.1)
     cluster = ClusterConfig(controller_url=url, munge_socket=munge_socket, controller_users=[RUNS_AS])

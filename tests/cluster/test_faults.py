@@ -34,7 +34,10 @@ class _Job:
 
 
 def _record(lab: LabDriver, job: int) -> dict[str, Any]:
-    """Return the only record of a job on its only node, with energy and policy from its label."""
+    """Return the only record of a job that ran on one node.
+
+    The result contains the energy of the job, its energy policy, and the settings on the node.
+    """
     judges.acct(lab, job)
     done = lab.run("senergy", "acct", "--json", "-X", "-D", "-j", str(job))
     (job,) = json.loads(done.stdout)["jobs"]

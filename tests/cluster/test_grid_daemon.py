@@ -1,7 +1,6 @@
-"""Test of senergyctld with grid values from a provider on this host.
+"""Test of senergyctld with carbon intensities or prices from a data provider on this host.
 
-senergyctld runs as a process. The CLI shows the fetched values, and quotas that use these
-values.
+senergyctld runs as a process. The CLI shows the fetched values, and quotas that use these values.
 """
 
 from __future__ import annotations

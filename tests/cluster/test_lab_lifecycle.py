@@ -66,7 +66,7 @@ def nodes_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up_in_vain(root: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A running process `senergy lab up` that has started all daemons but will never finish."""
+    """A process `senergy lab up` that is running, has started all daemons, but will never finish."""
     nodes = tmp_path / "never.toml"
     nodes.write_text(NEVER_IDLE)
     argv = [*SENERGY, "up", "--nodes", str(nodes), *NEVER_UP]

@@ -1,4 +1,4 @@
-"""Tests of a lab with its four default nodes: jobs, steps and commands.
+"""Tests of a lab (cluster of emulated nodes) with its four default nodes: jobs, steps, commands.
 
 The daemons and plugins of slurm-energy are not tested here.
 """

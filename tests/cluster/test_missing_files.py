@@ -1,7 +1,7 @@
-"""Missing files of slurm-energy on a real Slurm: jobs run, nodes stay up, slurmctld starts.
+"""Tests of a real Slurm cluster on which files of slurm-energy are missing.
 
-The installation follows docs/install-by-hand.md. spank-release.sh runs these tests on other releases of
-Slurm.
+Jobs must run, nodes must stay up, and slurmctld must start. The installation follows
+docs/install-by-hand.md. spank-release.sh runs these tests on other releases of Slurm.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""Energy periods of a node, from real daemons.
+"""Tests of the energy periods that senergyd reports, with the real daemons in the lab.
 
-A stopped agent still delivers its periods, and their sum equals the energy in the job's
-record.
+A period is the energy of a node in a span of time, divided among its jobs, idle and unattributed energy. An
+agent that was stopped and started again still delivers its periods. The sum of a job's energy over the
+periods equals the energy in the job's record.
 """
 
 from __future__ import annotations

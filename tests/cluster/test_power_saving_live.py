@@ -202,8 +202,8 @@ def test_energy_falls_as_predicted(cluster, monkeypatch):
 def measure_boots(cluster, monkeypatch) -> tuple[dict[str, float], float]:
     """Run a few jobs whose nodes must boot, and return two measurements.
 
-    The first is what senergyctld learns about the nodes' power. The second is by how many seconds jobs last
-    longer, on average, than they sleep.
+    The first result is what senergyctld learns about the power of the nodes. The jobs only sleep for a given
+    time. The second result is the mean number of seconds by which the jobs last longer than this time.
     """
     with controller(cluster, monkeypatch) as made:
         numbers = []

@@ -119,8 +119,8 @@ def know_shares(lab):
 def last_start(starts, owner):
     """Return the end of the time span in which the test counts job starts.
 
-    The span ends at the earlier one of two times: the start number `MEASURED`, and the first time at which a
-    user has started all jobs. None means that neither has happened.
+    The span ends when `MEASURED` jobs have started, or earlier, when the first user has no jobs left to
+    start. None means that neither has happened.
     """
     ends = [sorted(starts.values())[MEASURED - 1]] if len(starts) >= MEASURED else []
     for user, count in JOBS.items():

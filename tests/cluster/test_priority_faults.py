@@ -74,7 +74,10 @@ def _old(path: Path, job: int) -> None:
 
 
 def _from_the_future(path: Path, job: int) -> None:
-    """Write a table whose time stamp is in the future, as if the clock had been set back afterwards."""
+    """Write a table for the plugin whose time stamp is one hour in the future.
+
+    Such a table results if the clock was set back after the table was written.
+    """
     _replace(path, _good(job, 9, time.time() + 3600))
 
 

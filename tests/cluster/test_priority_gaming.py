@@ -1,4 +1,7 @@
-"""An unprivileged user tries to move a long job forward with short decoys, against real daemons."""
+"""A user without rights tries to move a long job forward in the queue, against real daemons.
+
+The user runs short jobs (decoys) before, so that the long job is predicted to be short.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,9 @@ def waiting_jobs(queue, name="train42", limit_min=DAY_MIN):
 
 
 def place_among(queue, long, others):
-    """Return how many of the other jobs have a higher Slurm priority than the job `long`.
+    """Return how many of the jobs `others` have a higher Slurm priority than the job `long`.
 
-    The priorities are read while slurmctld follows the order of our policy.
+    The priorities are read while slurmctld follows the order of the scheduling policy under test.
     """
     with queue.followed([long, *others], POLICY):
         priorities = queue.priorities()
@@ -63,7 +66,7 @@ def place_among(queue, long, others):
 
 
 def explained(queue, job, user):
-    """Return the object of a job in the output of `senergy prio --json`, as the given user sees it."""
+    """Return what `senergy prio --json` tells a user about one job."""
     answer = queue.lab.run("senergy", "prio", "--json", str(job), user=user).stdout
     return next(one for one in json.loads(answer)["jobs"] if one["job_id"] == job)
 

@@ -40,7 +40,7 @@ def queue(lab):
 
 
 def submit(queue, *minutes, options=(), user=None):
-    """Submit one job per time limit, and wait until slurmctld orders these jobs as senergyctld ranks."""
+    """Submit one job per time limit, and wait until slurmctld has the same job order as senergyctld."""
     jobs = [queue.submit(f"--time={limit}", *options, user=user) for limit in minutes]
     queue.ranked(jobs, POLICY)
     queue.apply(jobs)

@@ -69,7 +69,7 @@ def change(lab: LabDriver, path: Path, old: str, new: str) -> None:
 
 
 def commands_of(heading: str) -> str:
-    """Return the commands in a section of the page."""
+    """Return the commands in a section of the documentation page docs/priority.md."""
     section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"```\n(.*?)```", section, re.S)
     return block
@@ -123,9 +123,9 @@ def _is_off(lab: LabDriver) -> bool:
 
 
 def _compared(lab: LabDriver) -> tuple[int, int]:
-    """Return the number of jobs whose order was compared with Slurm's order.
+    """Return how many jobs of the queue senergyctld has compared with Slurm's order.
 
-    The second result is the number of these jobs that senergyctld would move.
+    The second result is the number of these jobs that senergyctld would move to another place.
     """
     found = asked(lab, "status")["controller"]["priority"]["rank_correlation"] or {"jobs": 0, "moved_jobs": 0}
     return found["jobs"], found["moved_jobs"]

@@ -62,7 +62,7 @@ def judge_order(lab, policy):
 
 
 def blinded(state, policy):
-    """Return the recorded state after removal of one term on which the order of the jobs depends.
+    """Return the recorded state of the engine without one term that determines the order of jobs.
 
     For fair policies, the removed term is the usage of the users. For all other policies, it is the weight
     of the age of the jobs.

@@ -60,7 +60,10 @@ def cluster():
 
 @pytest.fixture
 def sbatch(cluster):
-    """Yield a function that submits; all jobs are cancelled at the end of the test."""
+    """Yield a function that submits a job with sbatch and returns the job id.
+
+    All submitted jobs are cancelled at the end of the test.
+    """
 
     jobs = []
 

@@ -61,10 +61,10 @@ def test_new_jobs_get_their_places_without_waiting_for_the_minute(queue):
 
 @pytest.mark.parametrize("engine_restarts", [False, True])
 def test_new_jobs_get_their_places_without_the_queue_files(queue, engine_restarts):
-    """New jobs get their places in the order although the files with the queue are lost.
+    """New jobs get their places in the queue while the files with the queue are missing.
 
-    The files stay lost during the test. slurmctld would rewrite them with its next pass, up to a minute
-    later.
+    slurmctld writes these files again at its next pass, which may be up to a minute later. In the test they
+    stay missing.
     """
     queue.lab.run("scancel", *map(str, by_limit(queue, 30, 5)))
     folder = queue.lab.layout.queue_table.parent

@@ -45,7 +45,7 @@ def waits_as(lab, job_id, **fields):
 
 
 def runs(lab, job_id):
-    """Wait until a job runs, and return the output of `scontrol` about the job."""
+    """Wait until a job is in state RUNNING. Return the output of `scontrol` about the job."""
     until(lambda: lab.job(job_id)["JobState"] == "RUNNING", lambda: lab.job(job_id))
     return lab.job(job_id)
 
@@ -84,7 +84,7 @@ def _known(lab, job_id):
 
 @pytest.fixture
 def gpus(tmp_path):
-    """Return a batch script and a reader of the script's output.
+    """Return a batch script that reports its number of GPUs, and a reader of the report.
 
     The script writes its host name and its number of GPUs to a file. The reader returns both.
     """

@@ -87,11 +87,10 @@ def idle_watts(lab: LabDriver) -> dict[str, float]:
 def run_together(lab: LabDriver, loads: dict[str, Load]) -> dict[str, int]:
     """Run jobs side by side; return their ids by name.
 
-    A job starts only when the program of the previous job runs. The compute kernels begin when all
-    programs run. The starts are kept out of the measurement because their duration depends on the
-    machine, and the attribution rule has less information about starts: a second of CPU time costs
-    a different energy than in a kernel. If two jobs started at once, it would also be briefly
-    unknown which of them uses the CPUs.
+    A job starts only when the program of the previous job runs. The compute kernels begin when all programs
+    run. The measurement begins with the kernels. It excludes the starts of the jobs for three reasons. The
+    duration of a start depends on the machine. A second of CPU time during a start costs a different energy
+    than in a kernel. If two jobs started at once, it would be briefly unknown which of them uses the CPUs.
     """
     folder = Path(tempfile.mkdtemp(prefix="together-", dir=lab.layout.root))
     (folder / "program.py").write_text(PROGRAM)

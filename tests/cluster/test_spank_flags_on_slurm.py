@@ -463,13 +463,12 @@ LEFT_OUT = "that of the surrounding job is left out: it conflicts with the flags
 )
 @pytest.mark.parametrize("way", ["sbatch", "salloc"])
 def test_inherited_flags_of_an_inner_job_yield_to_its_own(cluster, way, outer, inner, left_out, expected):
-    """Flags that a job inherits from the submitting job yield to the flags of the job itself.
+    """The flags of a job take precedence over the flags that it inherits from the submitting job.
 
-    The second job submits a third job without flags. The third job inherits the flags in force for
-    the second job.
+    The first job submits a second job with flags. The second job submits a third job without flags. The
+    third job inherits the flags in force for the second job.
 
-    The test does not use `sbatch --wait`, which polls after 2, 10 and 42 seconds: one missed poll
-    is too late.
+    The test does not use `sbatch --wait`, because this command polls too rarely: after 2, 10 and 42 seconds.
     """
     innermost = cluster.script("true", name="third.sh")
     submit = "sbatch --parsable --output=/dev/null"
@@ -529,7 +528,7 @@ def test_commands_without_flags_print_nothing_whatever_is_wrong(cluster):
 
 
 class SilentAgent(FakeAgent):
-    """Agent that accepts and reads, and never answers."""
+    """A substitute for senergyd that accepts connections, reads requests and never responds."""
 
     ANSWER = b""
 

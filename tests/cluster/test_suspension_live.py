@@ -110,7 +110,10 @@ def controller(cluster):
 
 
 def write_prices(directory: Path) -> float:
-    """Write prices that fall `EXPENSIVE_S` seconds from now; return the time at which they fall."""
+    """Write electricity prices that fall `EXPENSIVE_S` seconds from now.
+
+    Return the Unix time at which they fall.
+    """
     falls_s = time.time() + EXPENSIVE_S
     rows = [f"{falls_s + 20 * step:.3f},{100 if step < 0 else 20}\n" for step in range(-60, 60)]
     (directory / "prices.csv").write_text("".join(["time,EUR/MWh\n", *rows]))

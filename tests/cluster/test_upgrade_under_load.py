@@ -72,9 +72,9 @@ def extract_old_release(folder: Path) -> None:
 
 
 class Parts:
-    """Directory with links to the files of one release: plugin, hooks and templates.
+    """Directory with links to the installed files of one release: plugins, hook and templates.
 
-    A test changes the links in order to upgrade.
+    A test emulates an upgrade: it points the links to another release.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +122,7 @@ class Upgrade:
         self.lab, self.releases = lab, {"old": old, "new": NEW}
 
     def run_as(self, release: str, daemon: str, node: str | None = None) -> None:
-        """Choose the release of a daemon's next start."""
+        """Set the release of slurm-energy with which a daemon will be started next."""
         name = f"{node} {daemon}" if node else daemon
         step = self.lab.lab._steps[name]
         options = step.argv[step.argv.index("--config") :]

@@ -1,9 +1,10 @@
-"""Processes of senergyd and senergyctld of different releases, killed at random moments.
+"""Tests of senergyd and senergyctld of different releases together.
 
+The tests check that no record is lost or stored twice. In one test, processes are killed at random moments.
 The daemons use a real munged.
 
-To emulate another release, this code runs with a changed version number and a changed newest
-schema of records.
+A process of another release is emulated: it runs the present code with a changed version number and a
+changed newest schema of records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs of many kinds on a lab, for comparisons of sacct with our own commands."""
+"""Jobs of many kinds on emulated nodes, to compare the output of sacct with that of slurm-energy."""
 
 from __future__ import annotations
 

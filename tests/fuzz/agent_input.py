@@ -68,7 +68,10 @@ CONFIG = Config()
 
 
 class Refusing:
-    """A job manager whose every operation is reserved for root."""
+    """Job manager for fuzz tests that refuses every operation except the status query.
+
+    It acts like the real job manager when an unprivileged user asks for the job of another user.
+    """
 
     def status(self, _reader: int | None) -> dict[str, Any]:
         return {"jobs": []}

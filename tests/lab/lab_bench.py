@@ -1,4 +1,4 @@
-"""A lab node without processes, for tests.
+"""Lab node for tests that runs no processes.
 
 The emulated file tree of the node shows a model of the node. The test sets the clock of the model.
 """

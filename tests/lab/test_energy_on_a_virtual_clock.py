@@ -145,10 +145,11 @@ CORES, THREADS = 64, 2
     ids=["two", "three", "full"],
 )
 def test_jobs_that_share_a_node_pay_for_what_they_cause(node_of, loads):
-    """Check the energy of jobs that share a node.
+    """Each of several jobs on a node is charged the energy that it causes.
 
-    The load of a job has four values: cores, number of kernels, seconds that one kernel takes on
-    the whole idle node, and pause in seconds after each kernel.
+    The charged energy is compared with the emulator's exact energy. The load of a job has four values:
+    cores, number of kernels, seconds that one kernel takes on the whole idle node, and pause in seconds
+    after each kernel.
     """
     node = node_of("xeon-8358")
     idle = idle_watts("xeon-8358")

@@ -1,4 +1,7 @@
-"""Tests of invalid calls of `senergy lab`, which are refused before they change the machine."""
+"""Tests of invalid calls of `senergy lab`, which starts a cluster of emulated nodes.
+
+The calls are refused before they change the machine.
+"""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ def test_quotas_are_in_the_kernels_range(share):
     ("share", "period_us"), [(0.4, 5_000), (0.12, 10_000), (0.06, 20_000), (0.001, 1_000_000)]
 )
 def test_periods_are_as_short_as_the_kernel_allows(share, period_us):
-    """The periods of CPU quotas are as short as the kernel allows.
+    """The lab uses the shortest periods of CPU quotas that the kernel allows.
 
-    A quota limits the CPU time of a program in each period. A program that has waited may use the quota of
-    one period at full speed, so short periods are better.
+    A quota limits the CPU time of a program in each period. After a wait, a program may use the quota of one
+    period at full speed. Such a burst is short if the period is short.
     """
     assert quota_us(share)[1] == period_us
 

@@ -1,4 +1,4 @@
-"""Tests of the emulated network between the nodes of a lab.
+"""Tests of the emulated network between the nodes of a lab (a Slurm cluster with emulated nodes).
 
 A packet must arrive at the right time. No packet may be lost, and their order must not change.
 """

@@ -121,7 +121,10 @@ def test_energies_never_decrease_and_devices_add_up(schedule):
 @MODEST
 @given(schedules, st.sampled_from(kernel_names()))
 def test_the_work_of_a_kernel_is_the_same_under_any_settings(schedule, kernel):
-    """The speed of a kernel depends on the settings, its total work does not."""
+    """The total work of a compute kernel is the same although settings change while it runs.
+
+    Changes of settings may only change the speed of the kernel.
+    """
     calm, busy = NodeModel(XEON), NodeModel(XEON)
     request = KernelRequest(kernel, "cpu", full_speed_s=2.0)
     for model in (calm, busy):

@@ -58,10 +58,10 @@ def test_powersave_costs_compute_time_and_saves_power_but_hardly_slows_memory(na
 
 
 def test_acpi_powersave_pins_the_minimum_by_itself():
-    """On the EPYC, the governor powersave alone sets the minimum frequency.
+    """On the EPYC processor, the governor powersave runs the cores at the minimum frequency.
 
-    The run time of a kernel is the same as with the governor performance and an upper bound at the minimum
-    frequency.
+    The test compares two settings: only the governor powersave, and the governor performance with the
+    minimum frequency as upper bound. The run time of a kernel is the same with both settings.
     """
     profile = load_profile("epyc-7513-a100")
     governor_only = pinned(profile, "gemm", None, "powersave")

@@ -1,4 +1,7 @@
-"""Construction of a node's file system, as far as it works without namespaces."""
+"""Tests of the construction of an emulated node's file system.
+
+Only the parts that work without Linux namespaces are tested.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Test the comparison of energy policies on the virtual clock, and the drawing of node profiles.
+"""Tests of the comparison of energy policies on a virtual clock, and of random node profiles.
 
-Commands of `senergy lab` print the comparison and write a randomly drawn profile.
+The comparison and a randomly drawn profile are the output of commands of `senergy lab`.
 """
 
 import json

@@ -68,10 +68,10 @@ def test_the_processes_of_a_lab_are_found_and_ended(tmp_path):
 
 
 def test_a_process_is_found_during_execve(tmp_path, monkeypatch):
-    """The search for lab processes finds a process whose environment is still empty.
+    """The search for processes of a lab (emulated cluster) finds a process that executes execve.
 
-    A process has no environment while it executes execve. In this test, the environment appears after a
-    twentieth of a second.
+    The environment of such a process is empty for a short time, but the search identifies processes by their
+    environment. In this test, the environment appears after a twentieth of a second.
     """
     folder = tmp_path / "4711"
     folder.mkdir()
@@ -112,7 +112,10 @@ def test_a_zombie_counts_as_ended():
 
 @pytest.fixture
 def served(tmp_path):
-    """Run a supervisor without namespaces in a separate process, and yield its client."""
+    """Start a supervisor process of the lab for the test, and yield a client of the supervisor.
+
+    The supervisor starts and stops the processes of a lab. Here it runs without namespaces.
+    """
     path = tmp_path / "supervisor.sock"
     code = (
         "import pathlib, sys; from slurm_energy_lab.cluster import supervisor;"

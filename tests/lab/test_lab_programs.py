@@ -1,7 +1,7 @@
-"""Emulated programs with several phases.
+"""Tests of emulated programs with several phases.
 
-The tests check their progress, host work that a lower CPU frequency slows down, and that the
-computed steady state equals a simulated run.
+The tests check the progress of the programs, and host work that a lower CPU frequency slows down. They also
+check that the computed steady state equals a simulated run.
 """
 
 import pytest

@@ -180,9 +180,10 @@ def test_passive_intel_with_hardware_p_states_takes_a_preference_under_any_gover
 
 
 def test_active_amd_offers_one_preference_under_governor_performance():
-    """AMD's active driver offers one preference under the governor `performance`.
+    """With governor `performance`, AMD's active driver offers only the preference `performance`.
 
-    Source: kernel, amd-pstate.c: show_energy_performance_available_preferences.
+    The preference is the energy performance preference of a CPU. Source: kernel, amd-pstate.c:
+    show_energy_performance_available_preferences.
     """
     node = bench("amd-pstate-epp")
     offered = node.policy("energy_performance_available_preferences")

@@ -1,4 +1,4 @@
-"""CPU sets and numbers in the kernel's formats."""
+"""Tests of writing and reading CPU sets and numbers in the formats of the kernel's files."""
 
 from __future__ import annotations
 

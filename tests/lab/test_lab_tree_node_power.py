@@ -59,9 +59,9 @@ def plain(tree: Tree, root: Path, path: str = "/") -> Path:
 
 
 def meters(node: Bench, root: Path) -> Path:
-    """Write only those files of the node that describe counters and meters, and return their root.
+    """Write the files of a node that describe counters and meters to `root`, and return `root`.
 
-    Writing the files of all 128 CPUs would take seconds.
+    All other files of the node are left out, because writing the files of all 128 CPUs would take seconds.
     """
     paths = [
         "/proc/cpuinfo",
@@ -148,9 +148,10 @@ def joules(node: Bench, component: str) -> float:
 
 
 def test_dies_of_an_intel_package_have_zones_that_add_up(tmp_path: Path) -> None:
-    """The kernel names the zones of several dies `package-%d-die-%d`.
+    """The powercap zones of the dies of an Intel package add up to the energy of the package.
 
-    Source: kernel, intel_rapl_common.c, rapl_add_package.
+    In the kernel, the zones of several dies have the names `package-%d-die-%d`. Source: kernel,
+    intel_rapl_common.c, rapl_add_package.
     """
     node = Bench("xeon-8358", rapl__dies=2, rapl__psys=True)
     names = ("package-0-die-0", "package-0-die-1", "package-1-die-0", "package-1-die-1")

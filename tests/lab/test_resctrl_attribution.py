@@ -110,9 +110,10 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Lab]]:
-    """Return a function that creates a lab with given properties, or returns an existing one.
+    """Return a function that yields the emulated lab (node) with given properties.
 
-    Labs with equal properties are created only once. The jobs in a lab follow each other.
+    The function creates a lab at the first call with these properties. Later calls with equal properties
+    return the same lab. The jobs of all tests in a lab run one after another.
     """
     labs: dict[str, Lab] = {}
 

@@ -48,9 +48,10 @@ def quiet() -> Iterator[None]:
 
 
 def accepts(cpu: NodeProfile, gpu: NodeProfile) -> bool:
-    """Return whether the cluster can stay below its lowest budget.
+    """Return whether a cluster can stay below the lowest power budget that the test sets.
 
-    The cluster has one CPU node and one GPU node. All its GPUs are at their lowest power limit.
+    The cluster has one CPU node and one GPU node. The function compares the budget with the power of the
+    cluster at the lowest power limit of all GPUs.
     """
     assert gpu.gpu is not None
     lowest = idle_watts(gpu) + gpu.gpu.count * (gpu.gpu.min_limit_watts - gpu.gpu.idle_watts)

@@ -92,9 +92,11 @@ class Attacker:
         return self.keep(CONNECTIONS, b'{"op":"status"}\n' * 200, 0.1)
 
     def keep(self, most: int, data: bytes, again_s: float) -> dict[str, Any]:
-        """Attack: keep up to `most` connections open, and send `data` on each new connection.
+        """Attack a server with many open connections until the attack is stopped.
 
-        Every `again_s` seconds, send again on all connections: one byte, or `data` if `again_s` is below 1.
+        Up to `most` connections are kept open. The attacker sends `data` on each new connection. Every
+        `again_s` seconds, it sends again on all connections: one byte, or `data` if `again_s` is below
+        1. If `again_s` is 0, it sends only once.
         """
         held: list[socket.socket] = []
         opened, last = 0, time.monotonic()

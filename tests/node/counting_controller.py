@@ -1,4 +1,8 @@
-"""A controller that accepts records and periods, counts deliveries of records, and decides about power."""
+"""A stand-in for the controller, for tests of the agent.
+
+It accepts records and periods, counts the deliveries of each record, and answers the agent's polls with
+decisions about power.
+"""
 
 from __future__ import annotations
 

@@ -233,9 +233,10 @@ class CrashingAgent(NodeAgent):
         return self.node.run(sys.executable, *module, "--config", str(self.config), option)
 
     def move_in(self) -> None:
-        """Start the launcher of senergyd again in the current emulated node.
+        """Start the launcher of senergyd again, after the emulator of the node was restarted.
 
-        A restarted emulator is not visible from the earlier mount namespace.
+        The old launcher lives in the earlier mount namespace, in which the restarted emulator is not
+        visible.
         """
         self._end_launcher()
         self._launcher = self._launch()

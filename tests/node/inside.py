@@ -1,6 +1,9 @@
 """Run a command so that it sees an emulated node instead of this machine.
 
 Usage: inside.py TREE STAGE UID COMMAND...
+
+TREE is the file tree of the emulated node, STAGE is a directory for its root file system, and UID is the
+user id under which the command runs.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class LabNode:
         return self.file(path).read_text().removesuffix("\n")
 
     def write(self, path: str, data: bytes | str) -> None:
-        """Write with one system call, as a driver would receive it."""
+        """Write data to an emulated file with one system call, so that the emulator gets one write."""
         descriptor = os.open(self.file(path), os.O_WRONLY)
         try:
             os.write(descriptor, data if isinstance(data, bytes) else data.encode())

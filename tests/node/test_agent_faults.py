@@ -1,4 +1,4 @@
-"""Faults around senergyd and their effect on jobs and settings.
+"""Tests of faults around senergyd, and of their effect on jobs and settings.
 
 The faults are unanswered hooks, long stops of senergyd, full disks, lost GPUs, drivers that fail, and steps
 of the clock.
@@ -323,7 +323,7 @@ def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
 def _fill(agent: CrashingAgent, ballast: Path) -> None:
     """Fill the disk of senergyd completely.
 
-    This includes the space that senergyd still uses for a file that it is just writing.
+    If senergyd is just writing a file, its remaining free space is filled as well.
     """
 
     def is_full() -> bool:

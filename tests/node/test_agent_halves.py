@@ -1,6 +1,6 @@
-"""Two jobs that each use half of a node.
+"""Test of two jobs on a node that each use half of the node.
 
-Independent programs show the settings of each job, and the settings that both jobs share.
+Independent programs must see the settings of each job, and the settings that both jobs share.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def agent(emulate: Callable[..., Any]) -> Iterator[CrashingAgent]:
 
 @dataclass
 class Job:
-    """One job of a round: the test's actions, and senergyd's responses about it."""
+    """One job of a round of the test: what the test does with it, and what senergyd answers about it."""
 
     job_id: int
     cores: str
@@ -282,7 +282,11 @@ class Round:
             assert joules <= used + 0.03 * after["power_watts"][name], (name, joules, used)
 
     def _check_accounts(self) -> None:
-        """Each microjoule is charged once, and the charges of jobs equal the sum of all their records."""
+        """Check the energy accounts of the agent against the records that it has delivered.
+
+        For each component, the charged energy (jobs, idle and unattributed) must equal the measured energy.
+        The energy that is charged to jobs must equal the sum over all records of jobs.
+        """
         recorded: dict[str, float] = {}
         for record in self.agent.controller.records.values():
             for part in record.components if record.step is None else ():

@@ -56,7 +56,10 @@ class Truth:
 
 
 def measured_job(agent: NodeAgent, work, **flags: str) -> tuple[EnergyRecord, Truth]:
-    """Run `work` as a job. Return the job's record and the bounds of its true energy."""
+    """Run the function `work` as a job on the node.
+
+    Return the energy record of the job, and a lower and an upper bound of its true energy.
+    """
     earlier = agent.record_ids()
     moments = [agent.truth()]
     agent.begin(1, **flags)
@@ -79,8 +82,8 @@ class Failure:
     """Failure of some energy counters for about a second; senergyd notices the failure and its end.
 
     Attributes:
-        most_s: upper bound of the duration in seconds: from a sample before the failure to a sample after
-            it.
+        most_s: upper bound of the duration of the failure in seconds. It is the time from the last sample
+            before the failure to the first sample after it.
     """
 
     def __init__(self, agent: NodeAgent, path: str, counters: int) -> None:

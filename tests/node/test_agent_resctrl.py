@@ -1,6 +1,7 @@
-"""Jobs of different kinds run at the same time on an emulated node with resctrl.
+"""Tests of senergyd on an emulated node with resctrl, on which jobs of different kinds run.
 
-The tests check senergyd's monitoring groups, the real processes and the exact energy of the jobs.
+The jobs run at the same time. The tests check senergyd's monitoring groups, the real processes and the exact
+energy of the jobs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ sys.exit(subprocess.run([python, "-c", program]).returncode)
 
 
 class FakeStep:
-    """A process inside the node that acts as slurmstepd: `run` lets it start a kernel in a child process."""
+    """A process inside the emulated node that acts as slurmstepd.
+
+    The method `run` makes the process start a compute kernel in a child process.
+    """
 
     def __init__(self, agent: NodeAgent, job_id: int, kernel: str, cpus: list[int]) -> None:
         share = SECONDS * len(cpus) / 128

@@ -1,7 +1,7 @@
-"""`senergy doctor --json` compared with independent programs inside the same emulated node.
+"""Tests that compare `senergy doctor --json` with independent programs on one emulated node.
 
 Each test reads the same value with an independent program and with the doctor. Loads are steady, so that two
-windows in a row have the same mean power.
+successive time windows have the same mean power.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def cray(emulate) -> LabNode:
 
 
 def doctor(node: LabNode, *arguments: str) -> dict[str, Any]:
-    """Return the doctor's report; its exit code is 1, since no daemon runs here."""
+    """Return the report of `senergy doctor` on an emulated node.
+
+    The command exits with 1, because no daemon runs on the node.
+    """
     command = [sys.executable, "-m", "slurm_energy.cli.main", "doctor", "--json", *arguments]
     done = node.run(*command, extra={"SENERGY_CONFIG": ""})
     assert done.returncode == 1, done.stderr

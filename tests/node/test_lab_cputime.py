@@ -85,10 +85,10 @@ def test_procps_reads_the_same(node):
 
 
 def test_the_groups_of_real_programs_are_not_taken_for_slurms(place):
-    """A control group of a real program is not taken for the control group of a Slurm job.
+    """The CPU time of a job is read from its own control group, not from that of a program.
 
-    In a node, the program's own control group counts real CPU time. The control group of a job
-    counts emulated CPU time.
+    The test runs a real program in an emulated node. The program's control group counts real CPU time. The
+    control group of the Slurm job counts emulated CPU time, and the reader must use it.
     """
     group = f"senergy-test-{os.getpid()}"
     node = LabNode(place, "xeon-8358", "--cgroup", f"{group}/n1").start()

@@ -28,7 +28,7 @@ def ask(node, expression: str, uid: int = 0):
 
 
 def outcome(node, call: str, uid: int = 0) -> str:
-    """Return the result of a call, or the name of the error that it raises."""
+    """Return the result of an NVML call on the node, or the name of the error that it raises."""
     program = (
         f"{PRELUDE}try:\n    print(repr(n.{call}))\nexcept n.NVMLError as e:\n    print(type(e).__name__)\n"
     )

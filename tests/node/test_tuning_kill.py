@@ -1,4 +1,4 @@
-"""kill -9 of senergyd during a search for an operating point.
+"""Tests of kill -9 on senergyd while it searches for an operating point.
 
 The original settings must be restored at the next start of senergyd and at the end of the job.
 """

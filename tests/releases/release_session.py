@@ -265,10 +265,10 @@ class Session:
             path.chmod(0o755 if path.is_dir() else 0o644)
 
     def keep_rest(self):
-        """Record the other outputs of this release for later tests of compatibility.
+        """Store example files and messages of this release, for later tests of compatibility.
 
-        These are the tables of the plugin, a complete configuration, a decision about node power, and the
-        messages.
+        These are the two tables for the Slurm plugin, a complete configuration, a decision about node power,
+        the messages of the controller and of the agent, and the version.
         """
         table = self.work / "priority.table"
         table_file.write(table, [7, 8], [1000, 2000], default=-5)
@@ -303,7 +303,10 @@ def _uncommented(lines):
 
 
 def keep_databases(session: Session) -> None:
-    """Record the schema and some rows in a database of each server, as the server's own tools dump it."""
+    """Create a test database on each kind of server, and keep a dump of it as a test file.
+
+    The dump contains the schema and some rows. It is made with the server's own tool.
+    """
     for name, make in SERVERS.items():
         with make() as server:
             accounting = Accounting(server.create_database("senergy"))

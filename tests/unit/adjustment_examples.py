@@ -152,15 +152,18 @@ class Site:
         return job_id, values
 
     async def trial_states(self, rights=ALICE):
-        """Return the states of all trials that a user may see, oldest first."""
+        """Return the states of all trials of adjustments that a user may see, oldest first."""
         answer = await self.routes.show({}, rights)
         return [trial["state"] for trial in answer["trials"]]
 
 
 def with_workers(values):
-    """Return how the steps of a training job proceed with the given adjusted values.
+    """Return the recorded steps of a training job whose number of loader workers is adjusted.
 
-    The more workers load data, the faster is the job.
+    More workers make the job faster.
+
+    Args:
+        values: adjusted values by name; `workers` is 1 if absent.
     """
     return slow_loader(values.get("workers", 1))
 

@@ -14,7 +14,10 @@ NOW = 1795000000.0
 
 
 def site() -> BudgetObject:
-    """Return the state of a budget of the whole cluster, whose limit an operator has changed."""
+    """Return the state of an example budget, whose scope is the whole cluster.
+
+    An operator has changed the limit of the budget.
+    """
     return {
         "name": "site",
         "scope": "cluster",

@@ -1,4 +1,7 @@
-"""Groups of devices and budgets for tests of the distribution and the admission."""
+"""Example data for tests of power budgets: groups of devices, and budgets.
+
+The tests check the distribution of power and the admission of jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Nodes with agents that follow the decisions of a budget engine, without network and clock."""
+"""Fake nodes whose agents apply the decisions of a power budget engine, for tests.
+
+The test passes messages by function calls and sets the time.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,11 @@ class FakeNode:
         return RESERVE_WATTS + sum(self.watts(device) for device in self.devices)
 
     def run(self, job_id: int, watts: dict[str, float]) -> None:
-        """Start a job; the agent raises the ceilings of its devices to the limits of starting jobs."""
+        """Start a job on the node.
+
+        The agent raises the ceiling (upper bound of the power limit) of each device of the job to the limit
+        that the controller has set for starting jobs.
+        """
         for device, wanted in watts.items():
             self.demand[device], self.jobs[device] = wanted, (job_id,)
             if device in self.ceiling:

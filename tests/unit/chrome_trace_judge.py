@@ -56,9 +56,10 @@ def check(document: dict[str, Any], *, nested: bool = True) -> list[dict[str, An
 
 
 def lane_names(events: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the events of a Chrome trace by the name of their group and the name of their lane.
+    """Return the events of a Chrome trace, grouped by the names of their process and their thread.
 
-    Only slices (events with a duration) and instants are returned.
+    The timeline uses a process of the trace for a group, and a thread for a lane (row of events). Only
+    slices (events with a duration) and instants are returned.
     """
     groups, lanes = _names(events, "process_name", "pid"), _names(events, "thread_name", "tid")
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -69,7 +70,11 @@ def lane_names(events: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[
 
 
 def counters(events: list[dict[str, Any]]) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Return time in microseconds and value of each counter by group and name."""
+    """Return the samples of each counter in the events of a Chrome trace.
+
+    The keys are pairs of the group and the name of the counter. A sample is a pair of the time in
+    microseconds and the value.
+    """
     groups = _names(events, "process_name", "pid")
     found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for event in events:

@@ -95,7 +95,10 @@ def random_case(seed, *, priorities=True):
 
 
 class BruteForce:
-    """Checks of the constraints at every event of one simulation, by plain loops over nodes and jobs."""
+    """Simulation whose constraints are checked at every event by plain loops over nodes and jobs.
+
+    The constraints are partitions, QOS and reservations.
+    """
 
     def __init__(self, kinds, constraints, jobs, discipline):
         self.kinds, self.constraints, self.jobs, self.discipline = kinds, constraints, jobs, discipline
@@ -206,7 +209,7 @@ class BruteForce:
         return own is None or any(b <= now_s < e for b, e in self.windows(own))
 
     def check(self, now_s, _watts):
-        """Check the state after all events of one time."""
+        """Check the state of the simulation after all events at the same time have been processed."""
         simulation = self.simulation
         running = simulation._runs.running
         runs = [(job, run.allocation) for job, run in running.items()]
@@ -231,11 +234,11 @@ class BruteForce:
         )
 
     def check_pending(self, now_s, runs):
-        """Check that the simulator did not leave the next waiting job pending without a reason.
+        """Check that the simulator has started every job that could start.
 
-        The next waiting job is the first one that limits and reservations permit to start. It must not fit
-        on the free nodes now. With backfill, the latest start that the simulator promises to the first
-        waiting job is also stored.
+        The check looks at the first waiting job that limits and reservations permit to start. The check
+        fails if this job would fit on the free nodes now. With backfill, the function also stores the latest
+        start that the simulator promises to the first waiting job, for a later check.
         """
         jobs = [run[0] for run in runs]
         waiting = sorted(self.simulation._pending, key=self.priority)
@@ -251,10 +254,10 @@ class BruteForce:
             self.promised[first] = self.latest_start_s(first, runs)
 
     def latest_start_s(self, job, runs):
-        """Return the time at which a job can start at the latest if no other job starts before it.
+        """Return the latest time at which a job starts if no other job starts before it.
 
-        This is the first end of a running job, or the first change of a reservation, after which the job
-        fits. Infinity means that there is no such time.
+        The job then starts as soon as it fits: after the end of a running job, or after a change of a
+        reservation. Infinity means that it never fits.
         """
         ends = {run[0]: self.starts[run[0]] + self.jobs.time_s[run[0]] for run in runs}
         times = {*ends.values()}

@@ -27,7 +27,10 @@ class Tree:
         return file
 
     def process_ids(self, pid: int, uid: int = 0, gid: int = 0, effective_uid: int = 0) -> Tree:
-        """Set the user and group ids of a process; by default those of slurmstepd."""
+        """Add the file /proc/PID/status of a process with the given user and group ids.
+
+        By default the ids are those of slurmstepd: all are 0.
+        """
         uids = "\t".join(map(str, (uid, *[effective_uid] * 3)))
         gids = "\t".join([str(gid)] * 4)
         self.put(f"proc/{pid}/status", f"Name:\ta\nPid:\t{pid}\nUid:\t{uids}\nGid:\t{gids}\nFDSize:\t64")

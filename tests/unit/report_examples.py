@@ -62,7 +62,7 @@ def job_info(job_id: int, **changes: Any) -> dict[str, Any]:
 def answer(
     rec: EnergyRecord, job: dict[str, Any] | None, trace: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return one element of the controller's `records` as transmitted."""
+    """Return an element of the list `records` in the form in which the controller sends it."""
     return {**rec.to_json(), "job": job, "trace": trace}
 
 

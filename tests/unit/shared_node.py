@@ -198,7 +198,12 @@ class SharedNode:
             self.counters["node"].value_uj += energy_uj
 
     def work(self, busy_s: Mapping[int, Fraction], system_s: Fraction = Fraction(0)) -> None:
-        """Add CPU seconds of jobs, `busy_s` by job id, and of the system."""
+        """Let jobs and the system use CPU time on the node.
+
+        Args:
+            busy_s: CPU seconds that each job uses, by job id.
+            system_s: CPU seconds that the system uses.
+        """
         for job, seconds in busy_s.items():
             self._used_s[job] = self._used_s.get(job, Fraction(0)) + seconds
             text = f"usage_usec {int(self._used_s[job] * 10**6)}\nuser_usec 0\n"

@@ -11,7 +11,7 @@ VERSIONS = sorted(int(path.stem) for path in SCHEMAS.glob("*.sql"))
 
 
 def load_schema(version, path):
-    """Create the SQLite file `path` with the content of an earlier release."""
+    """Create the SQLite file `path` with the tables and rows that an earlier release has written."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript((SCHEMAS / f"{version}.sql").read_text())
         connection.execute("PRAGMA journal_mode = WAL")

@@ -261,10 +261,10 @@ def test_an_unknown_job_or_step_has_no_value(node):
 
 
 def test_only_root_may_ask_and_is_identified_by_the_kernel(node):
-    """Only root may query, and the kernel's process id of the socket's peer identifies the caller.
+    """Only root may query senergyd for energy, and senergyd asks the kernel who the caller is.
 
-    Here, the peer is the test process, which is not a slurmstepd. Root therefore gets the answer
-    for the node.
+    The kernel states the process id of the caller at the other end of the socket. Here, the caller is the
+    test process, which is not a slurmstepd. Root therefore gets the answer for the node.
     """
 
     async def work(function, *arguments):

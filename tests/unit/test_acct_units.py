@@ -52,7 +52,10 @@ def job(job_id: int, nodes: int, watts: float, seconds: float) -> list[dict[str,
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that prints columns of a job, as a dict by header."""
+    """Return a function that runs `senergy acct` for a job with given columns.
+
+    The function returns the printed values as a dict. The keys are the headers of the columns.
+    """
 
     def show(answers: list[dict[str, Any]], factors: GridFactors, *options: str) -> dict[str, str]:
         grid = factors.to_json()

@@ -31,7 +31,10 @@ ANSWER = {"known": True, "values": {"workers": 8}}
 
 
 class Jobs:
-    """Adjusted values of a node with one running job (id 5), on a clock that the test sets."""
+    """The store of adjusted values on a node with one running job, for tests.
+
+    The id of the job is 5. The test sets the clock of the store.
+    """
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,7 @@
-"""Facts and counts of a node in its live reports, and the digests of its configuration."""
+"""Tests of the facts and counts that an agent sends about its node in live reports.
+
+The tests also check the digests of the node's configuration in the reports.
+"""
 
 from __future__ import annotations
 

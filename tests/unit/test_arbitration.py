@@ -66,7 +66,11 @@ def test_claims_merge_to_the_least_restrictive_value(
 
 
 class Node:
-    """A node of plain files with CPUs in packages, and its jobs. A cpufreq policy has one or more CPUs."""
+    """A node for tests, whose hardware is represented by plain files, and the jobs on the node.
+
+    The CPUs are divided among packages. The CPUs are also divided into cpufreq policies of `width` CPUs
+    each.
+    """
 
     def __init__(
         self, folder: Path, cpus: int = 4, packages: int = 2, width: int = 1, driver: str = "intel_pstate"

@@ -17,7 +17,10 @@ def packages(folder: Path) -> list[str]:
 
 
 def layers() -> list[str]:
-    """Return the lines of the layer contract. Packages on one line are separated by blanks."""
+    """Return the layers of packages that the contract `layers` in the file .importlinter lists.
+
+    Each line is a layer. Packages on one line are separated by blanks.
+    """
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
     lines = parser["importlinter:contract:layers"]["layers"].split("\n")

@@ -146,8 +146,8 @@ def shared(
         energy_uj: dynamic energy in microjoules.
         quantity: quantity that the processor counts for each job, such as memory traffic.
         total: counted use of the whole component.
-        *jobs: for each job, a pair of CPU seconds and counted use. The use "uncounted" means that
-            `total` does not include the job.
+        *jobs: for each job, a pair of CPU seconds and counted use. The text "uncounted" in place
+            of the counted use means that the processor does not count the job.
     """
     component = {TRAFFIC: "dram", CORE_ENERGY: "cpu"}[quantity]
     claims = [
@@ -317,9 +317,10 @@ def test_the_rest_of_the_node_never_is_negative_and_loses_nothing(pairs: list[tu
 
 
 def test_the_document_s_example_is_what_the_code_does() -> None:
-    """The code computes the energies that the example in docs/attribution.md shows.
+    """The code computes the same energies as the example in docs/attribution.md.
 
-    The document has two tables: measured energy and charges in joules.
+    The document has one table with the measured energy of the components, and one with the energy that is
+    charged (assigned) to each job, both in joules.
     """
     rows = re.findall(r"^\| (\w[\w\[\], ]*?) *\|(.*)\|$", DOCUMENT.read_text(), re.MULTILINE)
     numbers = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}

@@ -1,4 +1,7 @@
-"""Learned power of nodes that are off, boot or shut down, from readings of a program of the site."""
+"""Tests of the learned power of nodes that are off, boot or shut down.
+
+The power is learned from a program of the site that reads the power of nodes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ PROGRAM = Path("/bin/power")
 
 
 class World:
-    """Nodes with a clock; the program of the site reads their power each second."""
+    """Simulated nodes, with a clock, for tests of the power of nodes that are off.
+
+    Each second, the tested class reads the power of the nodes from a stand-in for the site's program.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.boots = NodeBoots()

@@ -1,4 +1,8 @@
-"""Batch scripts are parsed by the rules of sbatch; the fingerprint covers script and arguments."""
+"""Tests of the parser of batch scripts.
+
+The parser follows the rules of sbatch. The tests also check the fingerprint of a script, which is a digest
+of the script and its arguments.
+"""
 
 from __future__ import annotations
 

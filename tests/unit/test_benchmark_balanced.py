@@ -30,10 +30,10 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def table(*three_nodes_s: float) -> list[tuple[float, dict[int, float]]]:
-    """Return a table for tests: the run time by number of nodes, for rising network latency.
+    """Return example results of the benchmark: run times on 1, 2 and 3 nodes at rising latencies.
 
-    The latency rises in steps of 10 ms. The arguments are the run time on three nodes in seconds at each
-    latency.
+    The network latency rises from 0 in steps of 10 ms. The arguments are the run times on three nodes in
+    seconds, one for each latency.
     """
     return [(0.01 * number, {1: 1.2, 2: 1.0, 3: seconds}) for number, seconds in enumerate(three_nodes_s)]
 

@@ -29,7 +29,12 @@ def dahl(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def runs_of(figures: dict[str, tuple[float, float, float]], batch: int = 32) -> list[dict[str, Any]]:
-    """Return three runs per configuration on 2 cores. `figures` has the seconds at each scale."""
+    """Return invented runs of the benchmark dahl.py, three for each configuration, on 2 cores.
+
+    Args:
+        figures: for each configuration, the seconds of a run at each of the three image scales.
+        batch: batch size.
+    """
     return [
         {
             "config": config, "cores": 2, "height": height, "width": width, "batch": batch, "samples": 1000,

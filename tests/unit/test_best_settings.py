@@ -1,6 +1,6 @@
-"""Tests of the best known settings of a job before it runs.
+"""Tests of the settings that are expected to be best for a job, as shown before the job runs.
 
-Users get them from `senergy predict --best` and `senergy template render --best`.
+Users get these settings from `senergy predict --best` and `senergy template render --best`.
 """
 
 from __future__ import annotations

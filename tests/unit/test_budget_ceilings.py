@@ -1,6 +1,7 @@
-"""Tests of the ceilings (upper bounds of power limits) that budgets set on devices.
+"""Tests of ceilings: upper bounds that power budgets set for the power limits of devices.
 
-Their sum never exceeds a budget, whatever messages are delayed or lost, and after restarts.
+The sum of the ceilings never exceeds a budget. This holds if messages are delayed or lost, and after
+restarts.
 """
 
 from __future__ import annotations
@@ -111,9 +112,11 @@ NODE_EVENTS = ("lose", "late", "repeat", "reboot", "safe", "kill", "partial", "l
 @given(st.integers(0, 10**9))
 @examples(60)
 def test_real_ceilings_never_exceed_what_the_controller_counts(seed: int) -> None:
-    """Check that the real ceilings never exceed the power that the controller counts as used.
+    """Check that the limits of the nodes never permit more power than the controller assumes.
 
-    The test draws random events of the controller and of the nodes.
+    The test draws random events of the controller and of the nodes. After each event, the power that the
+    ceilings (upper bounds of power limits) of the nodes permit must not exceed the power that the controller
+    has reserved.
     """
     draw = random.Random(seed)
     cluster = Cluster([FakeNode(f"n{i}") for i in range(2)])

@@ -1,6 +1,7 @@
 """Tests of the distribution of power budgets among groups of devices.
 
-The limits of budgets and the floors of groups must be kept. Each policy must take power in its own order.
+No budget may be exceeded, and no group may get less than its floor (lowest power limit). Each distribution
+policy must lower the groups in its own order.
 """
 
 from __future__ import annotations

@@ -94,7 +94,10 @@ class Site:
         return asyncio.run(main())
 
     async def step(self, count: int = 1) -> None:
-        """Let all nodes poll, then decide."""
+        """Let all nodes poll the controller, then let the controller make a budget decision.
+
+        This is repeated `count` times.
+        """
         for _ in range(count):
             for node in self.nodes:
                 answer = await self.routes.poll(json.loads(json.dumps(node.poll().to_json())), SENDER)

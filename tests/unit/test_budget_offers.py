@@ -1,7 +1,8 @@
 """Tests of how the power of a budget is divided between pending and running jobs.
 
 The tests check the power that is offered to pending jobs and the power that running jobs keep. They also
-check the limits of packages while limits hold back the GPUs that these packages feed.
+check the power limits of CPU packages whose GPUs are slowed down by limits of their own. Such a limit of a
+package costs no time.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def test_only_jobs_that_lack_licenses_are_offered_power() -> None:
 
 @pytest.mark.parametrize(("reachable", "watts"), [(40.0, 200.0), (80.0, 130.0), (100.0, 100.0)])
 def test_jobs_that_can_be_lowered_start_before_a_fall(reachable: float, watts: float) -> None:
-    """A job may start before its budget's limit falls if it can be lowered enough.
+    """A job may start before the limit of its budget falls if its power can be reduced enough later.
 
     After the fall, the power of all started jobs at their lowest power limits fits under the new limit.
     """

@@ -37,7 +37,11 @@ def node(tmp_path: Path) -> Iterator[BudgetNode]:
 def run_client(
     node: BudgetNode, monkeypatch: pytest.MonkeyPatch, outcomes: list[dict[str, Any] | Exception]
 ) -> list[float]:
-    """Run the client until the outcomes of its requests are used up; return its pauses in seconds."""
+    """Run the client of the power budget and return the lengths of its pauses in seconds.
+
+    Each request of the client gets the next element of `outcomes` as its response or error. The client is
+    stopped when no element is left.
+    """
     pauses: list[float] = []
 
     class Controller:

@@ -1,6 +1,7 @@
-"""Tests of the signals of budgets, of their limits over time, and of their records.
+"""Tests of power budgets whose limit comes from a signal (a file or URL outside slurm-energy).
 
-Some inputs are hostile or malformed.
+The tests check how signals are read, the limits over time, and the stored limits. Some inputs are hostile or
+malformed.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ MANY = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 40)), max_size=12
 
 
 def seconds_by_run(runs, depth):
-    """Return for each run how many of its seconds add to the busy time.
+    """Return the expected contribution of each run to the busy time, in seconds.
 
-    A second counts if fewer than `depth` earlier runs were running in it.
+    A second of a run counts if fewer than `depth` earlier runs were running in this second.
     """
     running, result = Counter(), []
     for start, length in runs:

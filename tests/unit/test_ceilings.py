@@ -44,7 +44,7 @@ class CeilingNode:
         self.restart()
 
     def restart(self) -> None:
-        """Load the journal again, as after kill -9."""
+        """Simulate a restart of the agent after kill -9: load the journal again from its file."""
         self.journal = SettingsJournal.load(self.folder / "journal.json")
         self.manager = SettingsManager(self.devices, self.journal, self._allocations)
         self.manager.repair(self.jobs)

@@ -1,4 +1,7 @@
-"""`senergy db`: check, backup, restore, upgrade, prune and export, as an administrator runs them."""
+"""Tests of the command `senergy db`, run as an administrator runs it.
+
+The actions are check, backup, restore, upgrade, prune and export.
+"""
 
 from __future__ import annotations
 

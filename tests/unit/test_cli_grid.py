@@ -1,4 +1,4 @@
-"""`senergy grid` and `senergy quota`: their requests to senergyctld, and their output."""
+"""Tests of `senergy grid` and `senergy quota`: requests to senergyctld, and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`senergy prio` and `senergy share`: options of sprio and sshare applied to responses of the controller."""
+"""Tests of `senergy prio` and `senergy share`.
+
+The two commands take the options of Slurm's sprio and sshare. The tests apply these options to example
+responses of the controller.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated reference pages are current, and the examples of every --help are valid."""
+"""Tests that the generated reference pages are current, and that all --help examples are valid."""
 
 from __future__ import annotations
 

@@ -381,9 +381,9 @@ NAME = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20
 def test_hostile_names_change_no_layout(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tag or user name with any characters stays one table cell.
+    """A tag or user name with any characters stays in one cell of the report's table.
 
-    This holds on the terminal, between bars, in CSV and in JSON.
+    This holds for tables on the terminal, for columns separated by a bar, for CSV and for JSON.
     """
     more = {"rows": [examples.row("job", 1, account=name, user=name, tag=name, cpus=1, jobs=1)]}
 

@@ -59,7 +59,10 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
 
 
 class Links(HTMLParser):
-    """Collects links, and checks that elements are balanced."""
+    """Parser of an HTML page that collects the links.
+
+    The parser also checks that every opened HTML element is closed.
+    """
 
     VOID = ("meta", "link", "br", "hr", "img")
 

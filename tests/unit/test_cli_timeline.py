@@ -439,9 +439,10 @@ def test_names_of_users_are_inert_on_the_page_and_in_the_trace(monkeypatch: pyte
 
 
 def judge_page(page: str) -> None:
-    """Check that a page has no foreign HTML elements, attributes, scripts or resources.
+    """Check that a page contains only HTML elements and attributes that slurm-energy itself writes.
 
-    Permitted are only those that slurm-energy itself writes. Text from users cannot add any.
+    The page must not load scripts or other resources from elsewhere. The check shows that text from users
+    cannot add elements to the page.
     """
 
     class Elements(HTMLParser):

@@ -95,7 +95,7 @@ class Login:
 
     @property
     def query(self) -> dict[str, Any]:
-        """The request for the choice of a cluster that the client has sent."""
+        """The request with which `senergy where` has asked the controller to choose a cluster."""
         (query,) = [body for path, body in self.controller.posted if path == "/v1/placement"]
         return query
 

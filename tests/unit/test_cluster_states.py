@@ -1,6 +1,7 @@
-"""Tests of the states of clusters: messages, hostile and slow peers, and the choice of a cluster.
+"""Tests of the states that clusters report, and of the choice of a cluster for a job.
 
-The state of the local cluster is tested too.
+The tests check the messages between clusters. They also check that hostile or slow clusters do no harm. The
+state of the local cluster is tested too.
 """
 
 from __future__ import annotations
@@ -320,7 +321,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def limit_time_of(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the time in which one cluster may respond to 0.4 s."""
+    """Set the time limit for the response of one cluster to 0.4 s."""
     make_client = cluster_states._client
 
     def limited(config: Config, name: str) -> ControllerClient:

@@ -229,10 +229,12 @@ def test_other_runs_are_left_to_the_general_engine(name: str, change: dict[str, 
 
 @compiled_entry()
 def _members(bits: Any, added: Any, removed: Any, found: Any, places: Any) -> int:
-    """Add numbers to a set, remove numbers from it, and return the number of members.
+    """Test helper: change a set of numbers and read it back in two ways.
 
-    The function writes the members in ascending order to `found`. It also looks up the member at each
-    position and writes it to `places`. A correct set makes the two lists equal.
+    The function adds the numbers in `added` to the set `bits` and removes those in `removed`. It walks
+    through the set in ascending order and writes the members to `found`. It then looks up the member at each
+    position and writes it to `places`. A correct set makes the two lists equal. Return the number of
+    members.
     """
     for number in added:
         pending_bits.add(bits, number)

@@ -39,7 +39,11 @@ def value() -> float:
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Path:
-    """Return a folder with a package in which only the functions of the test are compiled."""
+    """Return a folder with a small package for tests of the cache of compiled functions.
+
+    The package contains the decorator of compiled functions, and only two modules with functions that use
+    it.
+    """
     root = tmp_path / "site"
     folder = root / PACKAGE
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Completion of commands, options and values, tested in real interactive shells."""
+"""Tests of the completion of commands, options and values in real interactive shells."""
 
 from __future__ import annotations
 

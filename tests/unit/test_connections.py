@@ -93,7 +93,10 @@ def run(path: Path, test: Callable[[], Awaitable[None]], manager: Any = None) ->
 async def lines_of(
     path: Path, *chunks: bytes, end: bool = True, pause_s: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Send chunks and return all responses until the connection ends."""
+    """Send the given chunks to a Unix socket, and return all JSON responses.
+
+    The function reads responses until the server closes the connection.
+    """
     reader, writer = await asyncio.open_unix_connection(path)
     with contextlib.suppress(ConnectionError):
         for chunk in chunks:

@@ -307,10 +307,10 @@ def test_large_bodies_are_refused(controller, monkeypatch):
 
 
 def test_predictions_of_one_user_delay_no_other_user(controller, monkeypatch):
-    """A burst of predictions for one user delays no other user.
+    """A burst of prediction requests by one user delays no other user.
 
-    One request per user runs, and a bounded number of further requests waits. All others are refused at
-    once. An operator is answered.
+    One request of the user runs, and a bounded number of further requests of the user waits. The controller
+    refuses the rest at once. Meanwhile it answers the requests of an operator and of another user.
     """
     monkeypatch.setattr(dispatcher, "BUSY_DELAY_S", 0.0)
     release, working, most = asyncio.Event(), [], []
@@ -873,8 +873,9 @@ class TestEnrichment:
     def cycles(self, directory, answers, entries, count=1, interval_s=0.001):
         """Deliver records to a controller, and let the controller look up their jobs in a fake Slurm.
 
-        The fake Slurm returns `answers`. The lookup runs in `count` cycles. The results are the job facts of
-        the records, the commands that were called, the errors, and the status.
+        The commands of the fake Slurm return `answers`, one after another. The controller looks up the jobs
+        `count` times. Return the job facts of the records, the commands that were called, the errors, and
+        the status.
         """
         calls = []
 

@@ -1,6 +1,6 @@
 """Tests of the part of senergyctld that lasts through changes between active and passive role.
 
-For example, files of Slurm are on a file system that hangs. This must not block the role of senergyctld.
+In one test, files of Slurm are on a file system that hangs. senergyctld must change its role nevertheless.
 """
 
 from __future__ import annotations

@@ -147,9 +147,11 @@ def test_a_former_holder_writes_nothing(store_location):
 
 
 def test_the_token_is_checked_inside_of_each_transaction(store_location):
-    """A write stops at its second transaction if the lease was lost after the first transaction.
+    """A write to the database is undone if the controller loses its lease during the write.
 
-    The lease is checked inside each transaction. The values of the first transaction are not kept either.
+    The write consists of two transactions. The lease is checked inside each of them. In the test, the lease
+    is lost after the first transaction. The second transaction is then refused, and the values of the first
+    transaction are not kept either.
     """
     held = lease(store_location, A)
 
@@ -170,9 +172,9 @@ def test_the_token_is_checked_inside_of_each_transaction(store_location):
 
 @pytest.mark.slow
 def test_another_writer_is_not_ended(database_servers):
-    """Failover does not end another program that writes to the database without a controller lease.
+    """Failover between controllers does not end another program that writes to the database.
 
-    Such a program, for example `senergy db`, holds the writer lock.
+    The other program, for example `senergy db`, holds the writer lock but not the lease of a controller.
     """
     from slurm_energy.accounting.engine import Database
     from slurm_energy.accounting.writer_lock import writer_lock
@@ -334,7 +336,11 @@ def test_the_metrics_tell_who_is_active():
 
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1), st.integers(1, 30))
 def test_the_lease_follows_slurmctld_only_after_a_while(places, step_s):
-    """The lease moves to the other controller only if it ran beside slurmctld for the whole wait."""
+    """The active role follows slurmctld to the other host only after a waiting time.
+
+    Two controllers run on different hosts. The lease moves from one controller to the other only if
+    slurmctld has run on the host of the other controller for the whole waiting time.
+    """
     clock = Clock()
     follower = SlurmctldFollower(None, clock)
     since = None

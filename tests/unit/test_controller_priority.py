@@ -492,9 +492,10 @@ def test_a_reload_during_an_outage_of_sacctmgr_keeps_the_shares(make):
 
 
 class Setter:
-    """Stand-in for the object that sets site factors (priority terms of jobs) in Slurm.
+    """Stand-in for the object that sets site factors (priority terms) of jobs in Slurm.
 
-    Like the rate limit, it accepts only the first `most` changes of a call. It refuses job 999.
+    In each call, only the first `most` changes are made, as if the rate of changes were limited. The change
+    of job 999 is refused.
     """
 
     def __init__(self, most):
@@ -574,9 +575,10 @@ def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
 
 @pytest.mark.parametrize(("partitions", "given"), [([], True), (["cpu"], False)])
 def test_new_jobs_begin_last_if_some_partitions_are_not_ranked(tmp_path, partitions, given):
-    """A new job gets a default factor until it is ranked only if all partitions are ranked.
+    """New jobs get a default site factor only if slurm-energy ranks all partitions.
 
-    The plugin in slurmctld cannot know whether the partition of a new job is ranked.
+    The plugin in slurmctld cannot know whether the partition of a new job is ranked. The default site factor
+    applies until the job is ranked.
     """
     config = configuration.parse(text(tmp_path, partitions=partitions))
     target = priority_pipeline.build_pipeline(config, None, None).publisher

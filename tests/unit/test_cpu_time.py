@@ -185,7 +185,7 @@ def process(
 def test_many_jobs_without_group_share_the_search(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader of CPU times lists the cgroup directories once for all jobs, not once per job.
 
-    This matters on a node without control groups for jobs, where no job has a group that could be found.
+    This saves time on a node on which Slurm creates no control groups for jobs.
     """
     listed: list[str] = []
 

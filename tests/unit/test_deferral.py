@@ -49,7 +49,8 @@ def queue_of(
 ) -> DeferralQueue:
     """Return a queue of deferrable jobs for tests.
 
-    Each row states the latest start, run time, watts and units of one job.
+    Each row states the latest start, the run time, the watts, and the number of units (such as GPUs) of one
+    job.
     """
     latest, time_s, watts, units = (np.array(column, float) for column in zip(*rows, strict=True))
     count = len(rows)

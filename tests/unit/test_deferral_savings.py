@@ -1,4 +1,4 @@
-"""Test `senergy report job DeferralSavings`.
+"""Tests of the report `senergy report job DeferralSavings`.
 
 The tests check which savings the report shows for deferred jobs, and which users may see them.
 """

@@ -26,9 +26,10 @@ def label_of(record: EnergyRecord) -> str:
 
 
 class Beside:
-    """Test directory beside the agent's socket, in which hooks leave messages.
+    """Test directory for the messages that hooks leave as files next to the agent's socket.
 
-    A hook leaves a message as a file there if the agent does not answer in time. The test writes such files.
+    A hook leaves a message as a file if the agent does not answer in time. The test writes such files
+    itself.
     """
 
     def __init__(self, node: Node, folder: Path) -> None:

@@ -35,7 +35,8 @@ from slurm_energy.node_period import NodePeriod
 class Controller:
     """Stand-in for the controller that stores each record id once and follows the protocol.
 
-    Records with a newer schema are refused for now, and records with a known bad id are rejected.
+    The stand-in asks the agent to send records with a newer schema again later. It rejects the records whose
+    ids the test has marked as bad.
     """
 
     def __init__(self, schema: int = 1, **answer: Any) -> None:
@@ -271,9 +272,10 @@ def test_an_observation_is_delivered_with_its_record(node: Node) -> None:
 
 
 def test_a_record_survives_an_observation_that_is_refused(node: Node) -> None:
-    """A refused observation is kept with its record, although the controller has stored the record.
+    """If the controller stores a record but refuses its observation, the node keeps both.
 
-    If both are resent to another release, only the observation is added.
+    An observation is additional data that is sent with an energy record. When both are sent again to a
+    controller that accepts the observation, only the observation is added.
     """
     node.spool.add(record(1), TRACE, OBSERVATION)
     refusal = {"index": 0, "record_id": "id1", "error": "new kind"}
@@ -315,10 +317,10 @@ def test_observations_are_dropped_before_records(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:
-    """If the controller refuses the power trace of a record, the trace is kept with its record.
+    """If the controller refuses only the power trace of a record, the spool keeps the record.
 
-    The record is kept although the controller has stored it. If both are sent again to a release that
-    accepts the trace, only the trace is added.
+    The record is kept together with its trace, although the controller has stored the record. When both are
+    sent again to a release that accepts the trace, the controller adds only the trace.
     """
     node.add(1, trace=TRACE)
     node.controller.answer |= {"traces_rejected": [{"index": 0, "record_id": "id1", "error": "new kind"}]}

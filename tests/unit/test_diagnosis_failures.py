@@ -166,7 +166,14 @@ def test_exit_status_of_sacct() -> None:
 
 
 def loading(starts: int, start_s: float, wait_s: float, **hints: bool | float) -> Diagnosis:
-    """Return the diagnosis of a training on CPUs whose loader starts several times."""
+    """Return the diagnosis of a synthetic CPU training that starts its data loader several times.
+
+    Args:
+        starts: number of times that the loader starts.
+        start_s: seconds that the training waits for each start of the loader.
+        wait_s: seconds that the training waits for data in every other step.
+        hints: further values that the program reports.
+    """
     count = 1000
     waits = [start_s] * starts + [wait_s] * (count - starts)
     phases = {

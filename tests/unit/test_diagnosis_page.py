@@ -1,4 +1,4 @@
-"""docs/diagnosis.md and docs/findings agree with the code, and show real output."""
+"""Tests that docs/diagnosis.md and docs/findings agree with the code, and show real output."""
 
 import sys
 from pathlib import Path

@@ -197,10 +197,10 @@ def test_programs_that_follow_each_other_share_the_cpus_in_turn() -> None:
     ids=["busy worker", "worker that waits"],
 )
 def test_loader_of_programs_that_follow_each_other(cores: float, kind: FindingKind) -> None:
-    """The waits for data of programs that run one after another in a job add up.
+    """The diagnosis finds the cause of data waits in a job that runs several programs in sequence.
 
-    At any time, only one loader process uses CPUs. The diagnosis must tell a busy process from one that
-    waits for storage.
+    The waits of all programs add up. At any time only one loader process exists. The diagnosis must
+    recognise whether the loader process is busy with the CPU or waits for storage.
     """
     parts = [
         series(name, [value] * COUNT, "")

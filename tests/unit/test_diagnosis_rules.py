@@ -1,7 +1,7 @@
 """Tests of the rules by which the diagnosis finds causes of wasted time and energy.
 
-A planted cause must be the first finding. Its symptoms must be attached to it. Unknown data must yield no
-finding.
+The tests build jobs with one known cause of waste. This cause must be the first finding. Findings that are
+only its symptoms must be attached to it. Unknown data must yield no finding.
 """
 
 import dataclasses

@@ -94,9 +94,10 @@ def test_message_of_a_worker_per_tiny_batch_is_a_cost_of_the_batch(
 
 
 def test_unmarked_time_of_a_step_is_not_taken_for_work_of_a_rank() -> None:
-    """A rank waits in a part of a step where no phase is marked; this time is not taken for work.
+    """The time of a step in which no phase is marked does not count as work of the rank.
 
-    In the test, the rank with less work waits there, for example in a broadcast.
+    In the test, the rank with less work spends such time. It waits for the other rank, for example in a
+    broadcast. The diagnosis reports the load imbalance.
     """
     ranks = []
     for rank, own_s in enumerate((1.0, 0.3)):
@@ -163,10 +164,11 @@ def test_threads_of_the_computation_are_not_those_of_the_loader(
 
 
 def test_storage_and_messages_are_seen_while_other_work_takes_the_cpus() -> None:
-    """Slow storage and tiny messages are diagnosed even while other programs take the CPUs.
+    """The diagnosis finds slow storage and too small batches even while CPUs are scarce.
 
-    In this situation the loader also waits for CPUs. The sign of slow storage is that it reads all the time.
-    The sign of tiny messages is that its batches are tiny.
+    In the test, other programs take the CPUs, so that the data loader also waits for CPUs. The diagnosis
+    recognises slow storage by the fact that the node reads data all the time. It recognises too small
+    batches by the batch size.
     """
     loaded = (
         series("cpu_busy_cores", [0.5] * 60),
@@ -218,8 +220,9 @@ def test_loader_that_would_keep_up_without_other_work_is_no_finding(
 ) -> None:
     """The diagnosis reports no slow loading if other work on the node causes the slowness.
 
-    The process that loads data (worker) would keep up alone. The job uses 0.8 CPUs for 600 s. The worker's
-    CPU time is this time minus the CPU time of the training process.
+    The process that loads data (worker) would be fast enough if it had a CPU to itself. In the test, the job
+    uses 0.8 CPUs for 600 s. The diagnosis knows the CPU time of the training process. The worker's CPU time
+    is the job's CPU time minus that of the training process.
     """
     signals = (
         series("cpu_busy_cores", [0.8] * 60),

@@ -70,7 +70,10 @@ def response(*nodes: dict[str, Any], facts: tuple[Any, ...] = (FACTS,), **more: 
 
 
 def checked(*nodes: dict[str, Any], **more: Any) -> dict[str, list[tuple[str, str, list[str]]]]:
-    """Return the lines of the cluster checks by name of the check, as (state, finding, nodes)."""
+    """Return the results of the cluster checks of `senergy doctor`, by name of the check.
+
+    Each result is a triple (state, finding, nodes).
+    """
     findings = read_response(response(*nodes, **more), "http://c:1", __version__)
     found: dict[str, list[tuple[str, str, list[str]]]] = {}
     for check in cluster_checks(findings):

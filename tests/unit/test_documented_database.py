@@ -30,7 +30,7 @@ def statements(name):
 
 @pytest.fixture(params=NAMES)
 def url(request, database_servers):
-    """Create a database with the statements of the documentation; return its URL without password."""
+    """Create a database with the SQL statements of the documentation; yield its URL without password."""
     server = database_servers.get(request.param)
     server.execute(statements(request.param))
     if request.param == "mariadb":

@@ -1,8 +1,8 @@
-"""Compatibility with release 0.1 in both directions.
+"""Tests of the compatibility with release 0.1 in both directions.
 
 This release reads the files and messages of release 0.1. The files in tests/releases/0.1 are outputs of
-release 0.1, see record_release.py. Release 0.1 also reads the files and messages of this release. The code
-of release 0.1 itself checks this, if the clone contains its commit.
+release 0.1, see record_release.py. Release 0.1 also reads the files and messages of this release. If the
+clone contains the commit of release 0.1, its own code checks this.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def knob_file(key: str) -> str:
 
 
 def adopt_state(node: Node) -> None:  # noqa: F811
-    """Give a node the state directory and the settings that senergyd 0.1 left while a job ran."""
+    """Give a node the files and hardware settings that senergyd 0.1 left while a job ran."""
     node.stop()
     shutil.rmtree(node.folder / "state")
     shutil.copytree(RELEASE / "state-running", node.folder / "state")
@@ -229,9 +229,9 @@ def load_dump(name: str, server: Any, url: str) -> None:
 
 
 class TestTolerance:
-    """Keys that a newer release has added to stored data are accepted.
+    """Tests that this release accepts data to which a newer release has added keys.
 
-    Such data is not refused, and the unknown keys are neither lost nor renamed.
+    Stored data with unknown keys are not refused. The unknown keys are neither lost nor renamed.
     """
 
     def test_unknown_keys_of_a_record_and_a_period_are_stored(self, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ assert session.job_id == 5 and checkpoint["meters"] and state.load_accounts()
 
 @pytest.fixture(scope="module")
 def release_0_1(tmp_path_factory) -> Path:
-    """Directory with the code of 0.1."""
+    """Directory with the code of release 0.1 of slurm-energy."""
     folder = tmp_path_factory.mktemp("release")
     archive = ["git", "-C", str(ROOT), "archive", COMMIT, "slurm_energy"]
     try:

@@ -30,7 +30,10 @@ needs_headers = pytest.mark.skipif(
 
 
 class Host:
-    """Installation of Slurm under a prefix: slurm.conf, and the energy plugin for any release."""
+    """Fake installation of Slurm for tests, in its own directory.
+
+    The installation has a file slurm.conf. It can contain an energy plugin for any release of Slurm.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.prefix = folder / "slurm"

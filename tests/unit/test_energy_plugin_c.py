@@ -91,7 +91,7 @@ class Agent:
 
 
 class Plugin:
-    """A process that has loaded the plugin."""
+    """A process that has loaded Slurm's energy plugin of slurm-energy, controlled by the test."""
 
     def __init__(self, program: Path, socket_path: Path) -> None:
         self.process = subprocess.Popen(
@@ -225,9 +225,10 @@ def test_a_silent_agent_is_not_waited_for_again_at_once(agent, plugin):
 
 
 def test_an_absent_agent_is_asked_again_at_once_however_slow_the_node(agent, plugin, tmp_path):
-    """Slurm's energy plugin asks an absent agent again at once, even on a slow node.
+    """Slurm's energy plugin tries at once to reach an absent agent again, even on a slow node.
 
-    The last request of a step may follow at once. Slurm shows the energy up to this request.
+    The plugin does not wait between two attempts, because the next request may be the last of a step. Slurm
+    shows the energy up to this request.
     """
     agent.tell(100)
     assert plugin.joules() == 100

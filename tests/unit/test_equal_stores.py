@@ -84,9 +84,10 @@ def answers(accounting):
 
 
 def grid_answers(accounting):
-    """Store carbon and price values, quotas and energies in a database. Yield query results.
+    """Store carbon and price values, quotas and energies in a database, and yield query results.
 
-    The accounts have awkward names. The test compares the results of different databases.
+    The accounts have awkward names. A test compares the results of the different database systems, which
+    must be equal.
     """
     chance = random.Random(5)
     keys = [grid_values.SeriesKey("c1", "carbon", "uk", zone, "g/kWh") for zone in ("GB", "gb", "3")]
@@ -122,9 +123,9 @@ def grid_answers(accounting):
 
 
 def grid_store(accounting):
-    """Fill a store with jobs of users and accounts with awkward names.
+    """Fill an accounting store with jobs whose users and accounts have unusual names.
 
-    Return the values that `grid_answers` reads from the store.
+    Examples are names with quotes, umlauts or SQL. Return the answers to the queries of `grid_answers`.
     """
     chance = random.Random(3)
     times = {"submit": 1_699_999_000.0, "start": 1_699_999_200.0, "end": 1_700_006_400.0}

@@ -1,4 +1,7 @@
-"""Data frames of jobs, steps, traces and the queue, of simulations and of sweeps."""
+"""Tests of the functions that return data frames.
+
+The data frames contain jobs, steps, traces and the queue, results of simulations, and sweeps.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Controller:
-    """Returns a fixed response, and keeps the requests."""
+    """A fake controller that returns a fixed response to each request, and stores the requests."""
 
     def __init__(self, response):
         self.response, self.requests = response, []

@@ -1,4 +1,8 @@
-"""The GPU request of a pending job is parsed, and the fields that change it are computed."""
+"""Tests of the GPU requests of pending jobs.
+
+The tests check how a request is read, and which fields of the job must be set to change it. The fields
+depend on the release of Slurm.
+"""
 
 import pytest
 from hypothesis import given

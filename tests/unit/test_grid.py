@@ -45,7 +45,10 @@ def hourly(*values: float | None) -> GridSeries:
 
 
 def test_one_kwh_by_hand() -> None:
-    """1 kWh at 400 g/kWh and 0.25 EUR/kWh with PUE 1.5: 600 g and 0.375 EUR."""
+    """The emissions and the cost of 1 kWh equal a calculation by hand.
+
+    With 400 g/kWh, 0.25 EUR/kWh and a PUE of 1.5, the results are 600 g and 0.375 EUR.
+    """
     factors = GridFactors(constant(400.0), constant(0.25), pue=1.5)
     result = factors.footprint([(0.0, HOUR, KWH)])
     assert result.energy_joules == KWH

@@ -219,10 +219,10 @@ def test_a_mix_with_much_generation_of_unknown_emissions_is_unknown() -> None:
 
 
 def test_types_with_different_steps_are_added_per_step() -> None:
-    """Generation types with different time steps are added for each of the shorter steps.
+    """Powers of generation types with different time steps are added on the shortest time step.
 
-    Wind is given every hour, gas every 30 minutes. Both hours therefore have two half hours, in which the
-    values of both types are added.
+    In the test, the power of wind is given every hour and that of gas every 30 minutes. The result has a
+    value for every 30 minutes, in which both powers are added.
     """
     text = (DATA / "entsoe_generation.xml").read_text().replace("PT60M", "PT30M", 1)
     samples = provider(CARBON, "entsoe").samples(text.encode(), QUERY)

@@ -1,6 +1,7 @@
 """Tests of the memory traffic between two readings of monitoring groups in resctrl.
 
-They cover the sums over groups, counts that fall or are unknown, and the restart from a checkpoint.
+The tests cover the sums over groups, counts that decrease or are unknown, and the continuation from a
+checkpoint.
 """
 
 from __future__ import annotations

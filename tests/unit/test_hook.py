@@ -133,7 +133,10 @@ def call(program, *arguments, env=JOB):
 
 
 def tell(hook, agent, operation, env=JOB):
-    """Run the hook while the fake agent responds to its message."""
+    """Run the program that Slurm calls at the start or end of a job (the hook).
+
+    A fake agent responds to the message of the hook.
+    """
     return call(hook, operation, "--socket", agent.path, "--reply-timeout-ms", PATIENCE_MS, env=env)
 
 

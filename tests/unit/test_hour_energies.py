@@ -1,6 +1,7 @@
-"""The energies of all hours in a time span are read completely, and they equal the stored sums.
+"""Tests of the energies by hour that are read for a time span.
 
-The sums are those of the periods that the nodes delivered for the same hours.
+The read energies must be complete. They must equal the stored sums of the periods (reports of energy) that
+the nodes delivered for the same hours.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def energies_by_hour(connection: Connection, start: int, end: int) -> dict[tuple
 def stored_hours(connection: Connection) -> dict[tuple[int, int], int]:
     """Return the stored energy of each hour and group in microjoules.
 
-    The key is (start of the hour, group). The result should equal that of `energies_by_hour`.
+    The key is (start of the hour, group). The tests compare this result with the result of
+    `energies_by_hour`.
     """
     sums = usage_tables.usage_sums.c
     rows = connection.execute(select(sums.start, sums.end, sums.usage_group, sums.total_uj))
@@ -87,10 +89,10 @@ def test_energies_of_a_span_are_those_of_its_whole_hours(store_location: str, st
 
 
 def test_changes_of_sums_change_the_energies_of_hours(store_location: str) -> None:
-    """If stored sums of energy change, the energies by hour of the day change with them.
+    """If a stored sum of energy changes, the stored energies by hour change in the same way.
 
-    If the energy of a group moves to another group, no row remains for the old group. Periods that do not
-    cover exactly one hour are not included in the energies of hours.
+    The energy of a group may move to another group. No row then remains for the old group. Periods that do
+    not cover exactly one hour are not included in the energies by hour.
     """
     migrations.prepare(store_location)
 

@@ -1,4 +1,7 @@
-"""Selection of the Slurm installation, by prefix or PATH; its release, plugins and headers."""
+"""Tests of the search for the installed Slurm.
+
+Slurm is found by a given prefix or through PATH. The tests also check its release, plugins and headers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ def no_conf(monkeypatch):
 
 @pytest.fixture
 def slurm(tmp_path):
-    """Create a Slurm 24.11.5 below a prefix, with the headers of a release."""
+    """Return a function that creates an installation of Slurm 24.11.5 in a test directory.
+
+    The installation consists of stand-ins for the programs and plugins. The arguments of the function are
+    the release of the header files, the release of the programs, and the folder of the plugins.
+    """
 
     def make(headers="24.11.5", running="24.11.5", plugins="lib/slurm"):
         prefix = tmp_path / "opt/slurm"

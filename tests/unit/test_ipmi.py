@@ -76,7 +76,10 @@ def test_the_figures_of_a_bmc_that_does_not_measure_are_refused() -> None:
 
 
 class Driver:
-    """Emulates ipmi_devintf.c for one process: reads requests by their pointers, queues responses."""
+    """Emulation of the kernel's IPMI driver (ipmi_devintf.c) for one process.
+
+    It reads requests through the pointers that the process passes, and puts responses in a queue.
+    """
 
     def __init__(self) -> None:
         self.pipe = os.pipe()  # readable while there are responses
@@ -230,7 +233,7 @@ needs_ipmitool = pytest.mark.skipif(shutil.which("ipmitool") is None, reason="ip
 
 
 class Emulator(threading.Thread):
-    """The control socket of an emulated node that draws 437.4 W."""
+    """Stand-in for the control socket of an emulated node; it always reports a power of 437.4 W."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)

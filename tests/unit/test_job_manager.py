@@ -1,6 +1,6 @@
 """Tests of the job manager, from the begin of a job to its energy record.
 
-The tests include all faults that may happen on the way.
+The tests include faults, such as a missing epilog, a full disk and the death of the agent.
 """
 
 from __future__ import annotations
@@ -70,7 +70,15 @@ class Node:
         self._open.pop_all()
 
     def use(self, seconds: float, cpu_watts: float = 200.0, max_dram_watts: float = 20.0) -> None:
-        """Advance the clock at a given power per package, with a sample every second."""
+        """Let time pass on the simulated node while its packages and memory draw a given power.
+
+        A sample is taken every second.
+
+        Args:
+            seconds: time that passes.
+            cpu_watts: power of each CPU package.
+            max_dram_watts: power of the memory of each package.
+        """
         while seconds > 0:
             part = min(1.0, seconds)
             self.clock.now += part
@@ -111,7 +119,7 @@ def env(job_id: int = 5, *, cpus: str = "4", restart: int = 0, **flags: str) -> 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    """Return a function that creates the node."""
+    """Return a function that creates the emulated test node, with an optional configuration."""
     with contextlib.ExitStack() as stack:
 
         def node(*config: Config) -> Node:

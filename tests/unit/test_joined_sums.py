@@ -39,9 +39,10 @@ def add_groups(connection: Connection, count: int) -> None:
 def test_joined_texts_beyond_the_limit_are_read_as_rows(
     store_location: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sums are correct even if the joined text would exceed the limit of the database server.
+    """Sums are correct even if the values of many rows, joined to one text, exceed a limit.
 
-    MariaDB cuts the last digits of a text that is longer than the limit. The rows are then read separately.
+    The database server joins the values of many rows to one text, which is faster to read. MariaDB cuts off
+    the end of a text that is longer than the server's limit. In this case, the rows must be read one by one.
     """
     monkeypatch.setattr(backends, "MAX_JOINED_BYTES", limit)
     monkeypatch.setattr(joined_sums, "MAX_JOINED_BYTES", limit)
@@ -87,10 +88,11 @@ def test_the_sums_of_a_day_have_all_its_groups_and_columns(store_location: str) 
 
 
 def test_sums_of_a_short_window_are_whole(store_location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sums over a short time window are complete, although they exceed one joined text.
+    """The sums over a short time window are complete even if they do not fit into one text.
 
-    The database returns sums as joined texts of limited length. One text has at most one row of each group,
-    independent of the number of periods.
+    The database joins the sums of many rows into texts of limited length, and truncates longer texts. In the
+    test, all sums of the window together are longer than a text. Each text contains at most one row of each
+    group, whatever the number of periods.
     """
     monkeypatch.setattr(backends, "MAX_JOINED_BYTES", 17 << 10)
     migrations.prepare(store_location)

@@ -1,6 +1,7 @@
-"""Test the charges of jobs that share a node: each charge is exact to the microjoule.
+"""Tests of the energy that is charged to jobs which share a node.
 
-The tests include counters that fail or come late, meters that disagree, and restarts.
+The energy charged to each job must be exact to the microjoule. The tests include counters that fail or come
+late, meters that disagree, and restarts.
 """
 
 from __future__ import annotations

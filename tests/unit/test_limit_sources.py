@@ -99,9 +99,10 @@ def test_the_steps_of_a_schedule_say_what_its_limit_is(
 
 
 def assert_steps_match(limit: LimitSource, steps: tuple[LimitStep, ...], begin: float, end: float) -> None:
-    """Check the steps of a limit between two times against the limit itself.
+    """Check that the steps of a power limit describe the limit between the times `begin` and `end`.
 
-    The check compares both at 200 evenly spaced times.
+    A step is a time and the value that the limit has from this time on. The check compares the steps with
+    `limit.limit_at` at 200 evenly spaced times.
     """
     assert [step.unix_s for step in steps] == sorted({step.unix_s for step in steps})
     assert all(begin < step.unix_s <= end for step in steps)

@@ -1,6 +1,7 @@
-"""The jobs of the live experiment, and the inputs of its simulation.
+"""Tests of a benchmark that runs jobs on a lab cluster and compares them with a simulation.
 
-The experiment itself is not run, because it takes half an hour.
+The tests cover the jobs of this experiment (live_energy), the inputs of its simulation, and its tables. The
+experiment itself is not run, because it takes half an hour.
 """
 
 from __future__ import annotations

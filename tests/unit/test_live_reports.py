@@ -337,7 +337,7 @@ class TestController:
 
 @pytest.mark.slow
 class TestNodes:
-    """`GET /v1/nodes`, from which `senergy doctor --cluster` reports."""
+    """Tests of the response to `GET /v1/nodes`, on which `senergy doctor --cluster` is based."""
 
     SINFO = "n1|mixed|22.05.8|all*\nn2|idle|22.05.8|all*\nn3|idle~||all*\n"
 

@@ -1,4 +1,8 @@
-"""Repeated failures are logged once when they begin and once when they end, unexpected errors once each."""
+"""Tests of logs that do not repeat the same message.
+
+A failure that repeats is logged once when it begins and once when it ends. An unexpected error is logged
+only once.
+"""
 
 from __future__ import annotations
 

@@ -492,9 +492,10 @@ def test_the_slack_is_noted_where_squeue_shows_it(lua, tmp_path):
 
 
 def noted(lua, policy_file, *jobs):
-    """Return the AdminComment that each job has after the check in the job_submit module.
+    """Return the AdminComment of each job after the check in the script job_submit.lua.
 
-    `jobs` are pairs of a previous comment and environment entries.
+    Each argument in `jobs` describes a job: its previous AdminComment, followed by the entries of its
+    environment.
     """
     lines = []
     for before, *entries in jobs:

@@ -118,9 +118,10 @@ times = st.floats(1.0, 50.0)
 @examples(10)
 @given(counts=st.lists(st.tuples(st.integers(1, 2), times, times), min_size=2, max_size=2))
 def test_the_split_is_that_of_balanced_training(counts: list[tuple[int, float, float]]) -> None:
-    """A job on mixed GPU types is split as `training.shares` divides 10 million samples.
+    """A prediction splits the work of a job on two types of GPU as `training.shares` does.
 
-    Only the rounding to whole samples causes differences.
+    `training.shares` divides 10 million samples among the GPUs. Because it divides whole samples, the times
+    and energies of the two splits differ slightly.
     """
     total, samples = sum(count for count, _, _ in counts), 10_000_000
     kinds = {f"k{number}": values for number, values in enumerate(counts)}

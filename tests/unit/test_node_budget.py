@@ -1,7 +1,8 @@
 """Tests of the power budget on one node.
 
-The tests check the ceilings of devices, the lease (the time for which limits are valid), starts and ends of
-jobs, restarts of the agent, reboots of the node, and kill -9.
+The tests check the ceilings (upper bounds of the power limits) of devices, and the lease (the time for which
+limits are valid). They also check starts and ends of jobs, restarts of the agent, reboots of the node, and
+kill -9.
 """
 
 from __future__ import annotations

@@ -32,9 +32,11 @@ STEP = st.one_of(
 
 
 class Model:
-    """Reference for tests of a node's budget: upper bounds that its ceilings must never exceed.
+    """Reference model for tests of a node's power budget.
 
-    A ceiling is the upper bound of a device's power limit. The controller relies on these bounds.
+    The model tracks an upper bound for the ceiling of each device. A ceiling is the upper bound that the
+    budget sets for the device's power limit. A ceiling must never exceed its bound, because the controller
+    relies on this.
     """
 
     def __init__(self, node: BudgetNode) -> None:

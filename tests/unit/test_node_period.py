@@ -1,4 +1,4 @@
-"""Tests of a node's energy periods as plain data.
+"""Tests of the JSON form of a node's energy periods.
 
 A period that is written to JSON and read back is unchanged. Malformed data are refused.
 """

@@ -1,4 +1,4 @@
-"""Tests of the configuration of a node's power source, and of the power that a BMC reports.
+"""Tests of reading a node's power: configuration of the source, and power that a BMC reports.
 
 The tests follow the reported watts until they appear as the node's energy.
 """

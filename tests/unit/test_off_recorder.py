@@ -1,6 +1,6 @@
-"""Tests of the recorder that collects the times and the energy of nodes that are powered off.
+"""Tests of the recorder of nodes that are powered off: for how long, and with which energy.
 
-The energy reports use these periods.
+The energy reports include this energy.
 """
 
 from __future__ import annotations

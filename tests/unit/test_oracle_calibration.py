@@ -1,7 +1,7 @@
 """Tests of the calibration of the prediction model.
 
-The tests check measurement files, the objective, the search and the folds that leave out workloads. The
-search must be deterministic, and must resume after an interruption.
+The tests check measurement files, the objective, the search, and the cross-validation, in which each fold
+leaves out workloads. The search must be deterministic, and must resume after an interruption.
 """
 
 from __future__ import annotations

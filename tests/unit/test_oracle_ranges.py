@@ -1,6 +1,7 @@
-"""Tests of the width of the 90 % range of predictions.
+"""Tests of the 90 % range in which a measured value is expected around its prediction.
 
-The width follows from Student's t distribution and from a conformal quantile of scores.
+The width of the range follows from Student's t distribution and from a conformal quantile of the scores
+(scaled errors of earlier predictions).
 """
 
 from __future__ import annotations
@@ -63,9 +64,10 @@ def test_the_conformal_quantile_is_one_of_the_pooled_range_and_ignores_order(
 def test_the_half_width_scales_with_all_scores(
     prior_scores: tuple[float, ...], own_scores: np.ndarray, factor: float
 ) -> None:
-    """The width of a prediction range is proportional to the scores from which it is computed.
+    """The width of a prediction range is proportional to the scores of earlier predictions.
 
-    The scores (relative errors of earlier predictions) are those on this kind of device and on other kinds.
+    A score is the scaled error of an earlier prediction. Scores come from this kind of device and from other
+    kinds. If all scores are multiplied by a factor, the width grows by this factor.
     """
     quantile = conformal_quantile(prior_scores, own_scores)
     scaled = tuple(factor * score for score in prior_scores)

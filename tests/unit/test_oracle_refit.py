@@ -58,7 +58,10 @@ def test_kinds_that_are_refitted(tmp_path):
 
 @pytest.fixture
 def site(tmp_path):
-    """Refit of the oracle on a test database, which contains runs of an operator and of other users."""
+    """Yield the task that refits the predictor (oracle) from runs in a test database.
+
+    The database contains runs of an operator and runs of other users.
+    """
     store = Store(tmp_path / "senergy.db")
     config = configuration.parse(f'[controller]\ndatabase = "{tmp_path}/senergy.db"\n')
     with engine.connect(store.path) as connection:

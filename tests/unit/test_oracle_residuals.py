@@ -87,9 +87,10 @@ def test_support_ends_half_a_doubling_from_a_measured_batch() -> None:
 
 
 def grid(noise: float, low: float) -> tuple[Any, ...]:
-    """Return example arguments of `krige`: measured ratios on a grid of batch sizes and power limits.
+    """Return example data for the function `krige`, which fits correction factors to measured ratios.
 
-    At 100 W the time is multiplied by `low`; all times have noise.
+    The data are ratios of measured to predicted time and power on a grid of batch sizes and power limits. At
+    100 W the time ratios are multiplied by `low`. All time ratios have noise.
     """
     batch, cap = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(3, 10), CAPS, indexing="ij"))
     draw = np.random.default_rng(1).normal(size=len(batch))

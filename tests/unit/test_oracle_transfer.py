@@ -204,7 +204,9 @@ def test_ranges_cover_unseen_rows(count: int) -> None:
 def coverage(given_rows: list[Measurement], left: list[Measurement]) -> list[float]:
     """Return which fractions of measurements lie in the predicted ranges of time and of power.
 
-    The predictions are made for the measurements `left`. The calibration is fitted to `given_rows`.
+    Args:
+        given_rows: measurements to which the calibration is fitted.
+        left: other measurements, for which the predictions are made.
     """
     calibration = calibrated(given_rows)
     alternatives = TrainingAlternatives.of(
@@ -279,7 +281,8 @@ def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
 def test_seven_rows_of_one_sweep_have_effect_and_are_noted() -> None:
     """Seven measurements of one sweep improve the prediction, and a note states their number.
 
-    This is a regression test: after a file with one sweep of 25 W steps, the note was 'was never measured'.
+    This is a regression test. A file with measurements of only one sweep in steps of 25 W used to have no
+    effect, and the note was `was never measured`.
     """
     (first, *_) = configurations(study(("resnet50",))).values()
     rows = [study(("resnet50",))[index] for index in first[:7]]
@@ -423,9 +426,10 @@ def test_a_search_needs_four_rows_and_a_transfer_one() -> None:
 
 
 def test_searched_workloads_are_predicted_as_before() -> None:
-    """A workload that was measured on a GPU is predicted as before if evidence is added.
+    """A workload with fitted parameters on a GPU is predicted as before when evidence is added.
 
-    Evidence in a calibration serves only for workloads without fitted parameters.
+    Evidence is measurements on other kinds of GPU. The predictor uses the evidence only for workloads that
+    have no fitted parameters on this GPU.
     """
     shipped = shipped_calibration(A40.name)
     assert "resnet50" in shipped.workloads
@@ -452,7 +456,7 @@ def test_own_factors_take_precedence_over_evidence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
-    """The error range of a calibration is wider than the errors on the measurements of its fit.
+    """A calibration states a wider error range than the errors on the measurements used for its fit.
 
     Parameters fitted to few measurements have smaller errors on these measurements than on others.
     """

@@ -1,6 +1,6 @@
-"""Tests of the estimate of the power of a node's parts that have no power limit.
+"""Tests of the estimated power of those parts of a node that have no power limit.
 
-This power grows with the power of the node's devices.
+The power of these parts grows with the power of the node's devices.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ def test_a_power_without_readings_of_the_node_does_not_grow() -> None:
 def test_a_higher_load_is_covered_before_it_is_measured(
     slope: float, loads: list[float], factor: float
 ) -> None:
-    """Check that the power at a load above all measured loads is not underestimated.
+    """The estimate for a load above all measured loads is not below the true power.
 
-    This holds up to the maximum slope, which is assumed for unknown power supplies.
+    The estimate is the power of a node's parts that have no power limit, as a function of the power of the
+    devices (the load). The test holds if the true slope of this function is at most `MAX_SLOPE`.
     """
     other = learned(300.0, slope, sorted(loads))
     load = max(loads) * factor

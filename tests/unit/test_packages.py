@@ -100,7 +100,10 @@ def test_programs_of_the_build_refuse_bad_usage(program):
 
 @pytest.fixture
 def library(tmp_path):
-    """An installation prefix with the SPANK plugins of two Slurm release series, as packages have it."""
+    """A fake installation prefix of slurm-energy, as the distribution's packages create it.
+
+    It contains the SPANK plugins for two release series of Slurm.
+    """
     for series in ("22.05", "24.11"):
         for name in spank_selection.SPANK_PLUGINS:
             path = tmp_path / "library" / f"slurm-{series}" / name

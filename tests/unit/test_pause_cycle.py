@@ -1,4 +1,7 @@
-"""Regular pauses of a program: their detection, and measurements over whole cycles."""
+"""Tests of the detection of regular pauses of a program.
+
+The tests also check that speeds are measured over whole cycles of work and pause.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tests of perf energy events: discovery, energy per count, and the system call."""
+"""Tests of the reading of energy from the perf subsystem of the kernel.
+
+The tests cover the discovery of the energy events, the energy per count, and the system call that opens an
+event.
+"""
 
 from __future__ import annotations
 

@@ -143,10 +143,11 @@ def test_the_tracker_counts_periods_per_second() -> None:
 
 
 def test_another_loop_needs_two_windows() -> None:
-    """The progress tracker accepts a new period of a program only after two windows that agree.
+    """The tracker accepts a new period of a program only after two windows that agree.
 
-    In the test, the period of the program changes. A first measurement window with twice the period may show
-    a harmonic. A longer version of the same window is no confirmation.
+    In the test, the period of the program changes. The first measurement window after the change is not
+    enough, because a window with twice the period may show a harmonic. The same window with a longer
+    duration does not count as a second window.
     """
     tracker = ProgressTracker()
     follow(tracker, 0.0, 1.5)

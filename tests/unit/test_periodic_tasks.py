@@ -1,7 +1,7 @@
 """Tests of the periodic tasks of senergyctld.
 
-All tasks must end when the daemon stops, and when one of them fails. Before this, the commands for which the
-tasks wait are stopped.
+All tasks end when the daemon stops, and when one of them fails. The commands for which tasks wait are
+stopped before the tasks end.
 """
 
 from __future__ import annotations

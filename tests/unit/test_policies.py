@@ -1,4 +1,7 @@
-"""Settings of each policy on each kind of hardware, and validation of requests."""
+"""Tests of the settings that each energy policy makes on each kind of hardware.
+
+They also test the validation of the energy flags of jobs.
+"""
 
 from __future__ import annotations
 

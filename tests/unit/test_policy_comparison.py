@@ -26,9 +26,9 @@ def trace(jobs: int = 1000) -> families.TraceRows:
 
 @pytest.mark.parametrize("part", range(8))
 def test_tuning_and_evaluation_share_no_job_of_a_trace(part):
-    """Tuning and evaluation use different jobs of a trace.
+    """The benchmark tunes scheduling policies on other jobs of a trace than it evaluates them on.
 
-    The run time of each job in the trace is the number of the job.
+    In this test, the run time of each job in the trace is the number of the job.
     """
     tuning, held_out = (families._cut(trace(), part, flag, 50).time_s for flag in (True, False))
     assert tuning.max() <= 500 < held_out.min()

@@ -34,9 +34,9 @@ NOT_SUPPORTED, NOT_FOUND = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FU
 
 
 class Board:
-    """pynvml on a GPU whose firmware enforces only some of the requested power profiles.
+    """Stand-in for pynvml with a GPU whose firmware enforces only some requested power profiles.
 
-    `enforces` returns the enforced profiles among the requested ones.
+    `enforces` is a function that returns the enforced profiles among the requested ones.
     """
 
     def __init__(self, offered: set[int], missing: tuple[str, ...] = ()) -> None:

@@ -237,7 +237,7 @@ def test_decoys_concurrent_with_a_long_run_do_not_hide_it(partition):
 
 
 def test_users_with_fewer_runs_are_trusted_about_as_soon():
-    """A user with few earlier runs gets predictions that differ little from those with many runs.
+    """Users with few earlier runs get predictions similar to those of users with many runs.
 
     Otherwise the first user to run jobs would be ranked first and delay the others.
     """

@@ -501,10 +501,10 @@ def test_a_job_loses_its_place_in_a_partition_that_is_not_ranked(mode, changed):
 
 
 def test_a_job_that_leaves_the_head_is_changed_before_those_behind():
-    """If a job loses its place at the head of the queue, its site factor is lowered first.
+    """A job that must move back in the queue gets its new site factor before the jobs behind it.
 
-    The jobs behind it get their new site factors later. In another order, a job that should start late could
-    start first if the time does not suffice for all changes.
+    The site factor is the part of the job priority that senergyctld sets. If the changes were made in
+    another order and were not finished in time, a job that should start late could start first.
     """
     rows = limits(1, 2, 3, 8, 9)
     numbers = (30 * SPACING, 29 * SPACING, 28 * SPACING, 0, 50 * SPACING)
@@ -812,10 +812,10 @@ def test_parked_jobs_do_not_delay_the_oldest_jobs_of_other_users():
 
 
 def test_started_jobs_count_toward_the_aged_jobs_of_a_user():
-    """Started jobs count toward the limit on aged jobs of a user.
+    """Started jobs of a user count toward the user's maximum number of aged jobs.
 
-    Otherwise the waiting jobs of one user would start one after another, always ahead of other
-    users' jobs.
+    An aged job has waited so long that it is ranked before other jobs. Without this rule, the waiting jobs
+    of one user would start one after another, always ahead of the jobs of other users.
     """
     honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
     engine_state = EngineState(DecayedUsage(7 * DAY))

@@ -67,7 +67,10 @@ def chosen(snapshot):
 
 
 def waiting(snapshot):
-    """Return, by job id, the GPU shape that was chosen for each job that does not start now."""
+    """Return the chosen GPU shape of each job that must wait, by job id.
+
+    A GPU shape is a kind and number of GPUs. A job must wait if it does not start now.
+    """
     return {choice.job_id: choice.shape for choice in choices(snapshot) if not choice.starts_now}
 
 

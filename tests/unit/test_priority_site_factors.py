@@ -57,9 +57,13 @@ def test_any_present_factors_give_a_strict_order(old):
 
 
 def fewest_changes(old):
-    """Return the minimum number of site factors that must change so that they match the order.
+    """Return how many site factors must change at least so that a given order of jobs holds.
 
-    The function tries all subsets of jobs that keep their site factors.
+    Slurm adds a job's site factor to the priority of the job. A job later in the order must have a lower
+    site factor. The function tries all subsets of jobs that keep their site factors.
+
+    Args:
+        old: present site factors of the jobs, in the wanted order.
     """
     count, best = len(old), 0
     for chosen in range(1 << count):

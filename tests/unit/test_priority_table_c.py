@@ -232,7 +232,10 @@ def test_python_reads_the_queue_that_the_plugin_wrote(plugin, tmp_path, count, r
 
 @pytest.fixture
 def while_read(monkeypatch):
-    """Run a function after each read of the queue file that does not yet reach the end of the file."""
+    """Return a function that registers an action to run in the middle of a read of the queue file.
+
+    The tests use such actions to change the file while it is read.
+    """
     happens, fdopen = [], os.fdopen
 
     def slow_open(*arguments):

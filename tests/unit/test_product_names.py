@@ -1,4 +1,4 @@
-"""Tests of the comparison of product names of processors and GPUs.
+"""Tests of the function that compares product names of processors and GPUs.
 
 The names are those that NVML and AMD SMI report.
 """

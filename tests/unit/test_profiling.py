@@ -56,10 +56,10 @@ class FakeAgent:
         self._thread.start()
 
     def close(self) -> None:
-        """Close the listener and end its thread.
+        """Shut down the socket, wait for the end of its thread, and close the socket.
 
-        A thread that stayed in accept(2) would use the next file that gets the listener's descriptor
-        number.
+        The thread must end first. A thread that still waited in accept(2) would use the next file that gets
+        the same descriptor number.
         """
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

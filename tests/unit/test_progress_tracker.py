@@ -136,7 +136,10 @@ def test_the_error_of_a_mean_is_positive_and_finite(values: list[float]) -> None
 def sampled(
     tracker: ProgressTracker, start_s: float, speed: float, instructions: float, **activity: float
 ) -> None:
-    """Pass samples of 20 s at 2 Hz to the tracker. The simulated job runs at the relative `speed`."""
+    """Pass samples of 20 s at 2 Hz to the progress tracker of a simulated job.
+
+    The job runs at the relative `speed`.
+    """
     for index in range(41):
         now = start_s + index / 2
         tracker.sample(

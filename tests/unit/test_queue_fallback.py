@@ -1,6 +1,7 @@
-"""If the plugin's file queue.table is lost, the queue is read from other sources.
+"""Tests of the sources from which the queue is read if the plugin's file queue.table is lost.
 
-The first source is the last table with the changes in the journal. The second source is squeue.
+The first alternative is the last valid table, updated with the changes in the journal. The second
+alternative is squeue.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ TAKEN_S = 1_795_000_000.0
 
 
 class Squeue:
-    """A source with one job, which can fail; it counts the calls."""
+    """Stand-in for squeue: a source of a queue with one job.
+
+    The source can be made to fail, and it counts its calls.
+    """
 
     def __init__(self):
         self.error, self.count = None, 0
@@ -31,9 +35,9 @@ class Squeue:
 
 @pytest.fixture
 def lost(tmp_path):
-    """Queue source with a valid table of the plugin, for tests in which this table is lost.
+    """A reader of the job queue whose main source is a valid file written by Slurm's plugin.
 
-    The attribute `now` of the source is its clock.
+    The tests then damage or delete this file. The attribute `now` of the reader is its clock.
     """
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"

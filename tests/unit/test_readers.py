@@ -1,4 +1,4 @@
-"""Code must read every configuration key, command-line option, flag and record key.
+"""Tests that the code reads every configuration key, command-line option, flag and record key.
 
 A key or option that no code reads is accepted and has no effect. This happened with
 --energy-slowdown.
@@ -51,7 +51,10 @@ def modules() -> dict[str, ast.Module]:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return the source of an expression; names and attributes skip the slow `ast.unparse`."""
+    """Return the source text of an expression, such as `a.b.c`.
+
+    Names and attributes are converted directly, because `ast.unparse` is slow.
+    """
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -63,9 +66,11 @@ class Reads(ast.NodeVisitor):
     """Syntax visitor that collects the configuration keys that a module reads, with their sections.
 
     The visitor must recognize the expressions that stand for a section of the configuration. An expression
-    is a section if it ends in `.SECTION`. A name is a section in three cases: it was annotated with the
-    class of the section, it was assigned from a section, or it was assigned from a function whose return
-    annotation is the class of the section.
+    is a section if it ends in `.SECTION`. A name is a section in three cases:
+
+    - It was annotated with the class of the section.
+    - It was assigned from a section.
+    - It was assigned from a function whose return annotation is the class of the section.
     """
 
     def __init__(self, returns: dict[str, str]) -> None:
@@ -181,10 +186,10 @@ def test_every_configuration_key_has_a_reader(section: str, key: str) -> None:
 
 @pytest.mark.parametrize("key", [field.name for field in dataclasses.fields(SECTIONS["bounds"])])
 def test_every_bound_is_the_bound_of_a_flag(key: str) -> None:
-    """Every bound in the configuration section `bounds` is the bound of a flag of jobs.
+    """For every key in the configuration section `bounds`, there is a job flag that it bounds.
 
-    Python, C and Lua code must read every bound. A bound without a flag would have no effect. Bounds reach
-    the C and Lua code through the policy file.
+    The test checks that Python, C and Lua code read every key. A bound that no flag obeys would have no
+    effect. C and Lua code read the bounds from the policy file.
     """
     assert ("bounds", key) in keys_read()
     for source in ("spank/flag_numbers.c", "prolog_epilog/senergy_submit.lua"):
@@ -231,9 +236,10 @@ def attributes_of_arguments(names: set[str]) -> set[str]:
 
 
 def looped_options(tree: ast.Module) -> set[str]:
-    """Return the command-line options that a module reads in a loop over their names.
+    """Return the command-line options that a module reads by name in a loop.
 
-    The module reads them with `getattr(args, name.replace(...))`.
+    Such a module contains `getattr(args, name.replace(...))` in a loop over option names. For a module
+    without this expression, the result is empty.
     """
     if "getattr(args, name.replace" not in ast.unparse(tree):
         return set()
@@ -294,10 +300,10 @@ _QUEUE = ("priority/", "controller/deferral")
 
 
 def test_every_flag_has_an_effect() -> None:
-    """Every flag has an effect.
+    """Each option `--energy-...` of a job is used somewhere in the code.
 
-    Either the flag is part of the request from which a job is planned, or the code of the queue
-    engine, of deferral or of sampling reads the flag.
+    Either the option is part of the request from which a job is planned, or the code that orders the queue,
+    defers jobs or samples signals reads the option.
     """
     planning = ast.unparse(modules()["policies/plan.py"]) + ast.unparse(modules()["agent/jobs/planner.py"])
     sources = (ast.unparse(tree) for name, tree in modules().items() if name.startswith(_QUEUE))

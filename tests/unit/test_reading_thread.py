@@ -1,4 +1,7 @@
-"""Tests of the thread that repeatedly reads a value of a lab during a `with` block."""
+"""Tests of a thread that reads a value periodically while a `with` block runs.
+
+Benchmarks and tests use this thread, for example to record the power of an emulated node.
+"""
 
 from __future__ import annotations
 

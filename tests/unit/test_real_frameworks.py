@@ -1,6 +1,8 @@
-"""The examples of docs/step-recorder.md with the real PyTorch, Lightning and transformers.
+"""Tests of the examples in docs/step-recorder.md with real training frameworks.
 
-Any interpreter may have them: this one, Debian's (python3-torch), or the one that TORCH_PYTHON names.
+The frameworks are PyTorch, Lightning and transformers. They may be installed for the interpreter of the
+tests, for Debian's interpreter (python3-torch), or for the interpreter that the environment variable
+TORCH_PYTHON names.
 """
 
 from __future__ import annotations

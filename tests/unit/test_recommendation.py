@@ -1,6 +1,7 @@
-"""Tests of the recommended settings that `senergy job` shows.
+"""Tests of the recommendations of settings in the output of `senergy job`.
 
-It recommends only settings that the devices accept. Each recommendation states a number for the saving.
+Only settings that the devices accept may be recommended. Each recommendation must state how much energy the
+settings save.
 """
 
 from __future__ import annotations

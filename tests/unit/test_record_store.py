@@ -445,7 +445,11 @@ def store_spool(location: Path | str, spool: Path, output: int) -> None:
 
 
 def kill_while_storing(location: Path | str, spool: Path, after_lines: int) -> set[str]:
-    """Store a spool in a child, kill it after `after_lines` lines, return the ids it acknowledged."""
+    """Store the records of a spool in a child process, and kill the process during the work.
+
+    The process is killed after it has printed `after_lines` lines. Return the ids of the records that the
+    process has acknowledged.
+    """
     read, write = os.pipe()
     # A fork has the modules already: hundreds of children that import them would take minutes.
     child = multiprocessing.get_context("fork").Process(target=store_spool, args=(location, spool, write))

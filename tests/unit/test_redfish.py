@@ -1,6 +1,6 @@
-"""Tests of reading a node's power through Redfish, from the emulated Redfish service of the lab.
+"""Tests of reading a node's power through Redfish, from an emulated Redfish service.
 
-The resources of the service follow DMTF DSP0268.
+The service belongs to a lab (a cluster of emulated nodes). Its resources follow DMTF DSP0268.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A restoration that is killed leaves the earlier contents or the restored ones, and can be repeated."""
+"""Tests of a restoration of a database that is killed before it ends.
+
+Afterwards the database has either its earlier contents or the restored contents. The restoration can be
+repeated.
+"""
 
 from __future__ import annotations
 

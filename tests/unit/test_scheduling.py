@@ -157,9 +157,10 @@ def busy(end_s: float, free: tuple[int, int] = (0, 1)) -> UnitCapacity:
 
 
 def choice_of_metis(capacity: UnitCapacity | None, deadline_s: float = NAN, possible: bool = True) -> int:
-    """Return which of two alternatives the scheduling policy `metis` chooses for a job at 0 s.
+    """Return which of two alternatives the scheduling policy `metis` chooses for a job.
 
-    With hardware of kind 0, the job takes 10 s at 100 W. With hardware of kind 1, it takes 40 s at 100 W.
+    The decision is made at the time 0 s. An alternative is the kind of hardware on which the job runs. With
+    hardware of kind 0, the job takes 10 s at 100 W. With hardware of kind 1, it takes 40 s at 100 W.
     """
     queue = Queue(
         0.0,
@@ -235,7 +236,7 @@ def test_blend_adds_its_terms():
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_terms_yield_the_score(name):
-    """The score follows from the displayed terms.
+    """The score of a job equals the sum or product of the terms that explain the score to users.
 
     Terms with a weight are added. Terms with a power are raised to this power and multiplied.
     """

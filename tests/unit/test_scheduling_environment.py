@@ -66,7 +66,11 @@ def test_rewards_sum_to_minus_the_cost_of_the_schedule(scenario):
 
 @pytest.mark.parametrize(("thrift", "policy"), [(0.0, "sjf"), (0.5, "zeus")])
 def test_an_action_can_imitate_a_policy(scenario, thrift, policy):
-    """Ranking the jobs as a policy ranks them gives the same schedule and cost as the policy."""
+    """An agent of the Gymnasium environment can reproduce the schedule of a scheduling policy.
+
+    If the agent's actions rank the jobs as the policy ranks them, energy and cost of the schedule are the
+    same as with the policy.
+    """
     session, environment = scenario.session(policy, 7), SchedulingEnvironment(scenario, visible_jobs=200)
     environment.reset(options={"workload_seed": 7})
     done, information = False, {}

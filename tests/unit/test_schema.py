@@ -58,7 +58,10 @@ def test_all_stores_have_the_same_schema(empty_database, tmp_path):
 
 
 def test_an_interrupted_creation_is_repeated(empty_database, monkeypatch):
-    """An interrupted creation of tables, of which MariaDB commits each one, is completed later."""
+    """A creation of tables that was interrupted is completed at the next start.
+
+    MariaDB commits each table separately, so that some tables exist after the interruption.
+    """
     with engine.connect(empty_database) as connection, engine.transaction(connection):
         if connection.dialect.name == "sqlite":
             pytest.skip("SQLite's steps are transactions")

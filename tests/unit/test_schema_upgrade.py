@@ -1,4 +1,7 @@
-"""Databases of all earlier schemas are upgraded without loss, and give the same results afterwards."""
+"""Tests that databases of all earlier schema versions are upgraded without loss.
+
+The databases give the same results after the upgrade.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ class Manager:
         self.received: list[list[str]] = []
 
     def wait_for(self, assignment: str) -> list[str]:
-        """Return the next notification that contains an assignment."""
+        """Wait for a notification of the daemon that contains the given line, and return it.
+
+        The line has the form `NAME=VALUE`.
+        """
         while True:
             self.received.append(self.socket.recv(4096).decode().split("\n"))
             if assignment in self.received[-1]:

@@ -1,4 +1,7 @@
-"""The configuration that setup writes: detected values, and the policies of senergyctld."""
+"""Tests of the configuration file that `senergy setup` writes.
+
+The file contains values that were detected on the host, and the energy policies that senergyctld publishes.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`senergy setup login` and the timer that copies the policy file."""
+"""Tests of `senergy setup login` and of the timer that copies the policy file to a login node."""
 
 from __future__ import annotations
 

@@ -83,7 +83,10 @@ class Agreement:
 
 
 class Host:
-    """The file tree of a host of a site, below a directory, with the installed files of slurm-energy."""
+    """A fake host of a Slurm cluster, for tests: a file tree in a directory.
+
+    The tree contains the configuration of the cluster and the installed files of slurm-energy.
+    """
 
     def __init__(self, root, name):
         self.root, self.units = root, Units()
@@ -256,7 +259,8 @@ KILLED = [
 def test_a_killed_setup_is_undone_or_completed(tmp_path, monkeypatch, action, number):
     """A setup that was killed can be undone, and it can be completed by a second setup.
 
-    Setup is killed at one of its writes: at the write `number` + 5, then at every fifth later write.
+    The test repeats the setup and kills each setup at a later write of a file, five writes later each time.
+    It ends when a setup is complete before the kill.
     """
     complete = Host(tmp_path / "complete", "opt")
     complete.setup()

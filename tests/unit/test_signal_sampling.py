@@ -393,7 +393,7 @@ class Passes:
 
 
 def looped(sampling: Passes, story: Callable[[SignalLoop], Awaitable[None]]) -> None:
-    """Run the coroutine function `story` while a signal loop samples in its own worker thread."""
+    """Run the test coroutine `story` while the agent's loop samples signals in a worker thread."""
 
     async def run_story() -> None:
         async def work(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -111,7 +111,8 @@ def test_signals_of_a_control_group_of_version_2(tree: Tree) -> None:
 def test_absent_files_add_no_signal(tree: Tree) -> None:
     """The sensor of a control group omits the signals whose files do not exist.
 
-    Slurm does not enable the io controller. It sets no memory limit without ConstrainRAMSpace.
+    Some files are missing on real clusters. Slurm does not enable the controller io, and it sets no memory
+    limit without ConstrainRAMSpace.
     """
     tree.put(f"{JOB}/cpu.stat", "usage_usec 5")
     tree.put(f"{JOB}/memory.max", "max")

@@ -480,7 +480,10 @@ def test_skipped_lines_are_reported(folder, capsys):
 
 
 def test_a_site_policy_runs_in_parallel_processes(folder):
-    """A user can simulate a policy from an own file of under 40 lines in several processes."""
+    """A user can simulate a scheduling policy that is defined in the user's own Python file.
+
+    The example file has fewer than 40 lines. The simulations run in several processes.
+    """
     example = Path(__file__).parents[2] / "examples/my_policy.py"
     assert len(example.read_text().splitlines()) < 40
     command = [

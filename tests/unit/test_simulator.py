@@ -254,7 +254,8 @@ def assert_capacity(outcome, time_s):
 def test_a_hard_budget_is_never_exceeded(discipline, jobs):
     """The power of the cluster never exceeds a hard budget.
 
-    The idle power is 120 W. A job never starts in a shape that needs more power than the budget leaves.
+    The idle power is 120 W. A job never starts in a shape (way to run the job) that needs more power than
+    the budget leaves.
     """
     jobs = [(a, [(u, h, t, min(p, 100)) for u, h, t, p in shapes], *rest) for a, shapes, *rest in jobs]
     budget = StepFunction([0.0, 40.0, 80.0], [400.0, 300.0, 500.0])
@@ -348,10 +349,12 @@ def test_a_falling_budget_interrupts_the_job_that_loses_least():
 
 
 def capped_jobs(*caps):
-    """Return a workload of two jobs, submitted at 0 and 50 s.
+    """Return a workload of two jobs that can also run under power caps.
 
-    Each job takes 100 s at 300 W. With a cap, the job takes the time and the watts of one of
-    `caps`.
+    The jobs are submitted at 0 and 50 s. Without a cap, each job takes 100 s at 300 W.
+
+    Args:
+        caps: pairs of the time in seconds and the power in watts of a job under a cap.
     """
     shapes = [(100.0, 300.0), *caps]
     return workload(

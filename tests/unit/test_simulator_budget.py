@@ -239,9 +239,11 @@ def test_the_power_of_a_shape_does_not_depend_on_the_other_shapes_of_its_job(slo
 
 
 def simulated_state(columns, pending):
-    """Return the state of a simulation that corresponds to the running jobs of a controller.
+    """Return a simulator state that corresponds to the running jobs of a controller.
 
-    The state consists of the admission of jobs, the running jobs, and the shapes of the pending jobs.
+    The test compares the simulator's budget with the controller's budget. The state consists of three parts:
+    the admission (decision which jobs may start), the running jobs, and the rows of the pending jobs in the
+    table of shapes. A shape is a way to run a job.
 
     Args:
         columns: columns of the running jobs in the controller. The simulated jobs have the same power
@@ -281,8 +283,8 @@ def simulated_state(columns, pending):
 def test_the_simulator_and_the_controller_admit_the_same_jobs_in_the_same_state(demands, pending, share):
     """The simulator and the controller admit the same pending jobs under a power budget.
 
-    Both have the same running jobs. Then both leave equal headroom, and the same pending jobs fit in the
-    same order.
+    Both have the same running jobs. They then compute the same free power (headroom), and the same pending
+    jobs fit in the same order.
     """
     nodes = [FakeNode(f"n{number}", gpus=1) for number in range(len(demands) + len(pending))]
     engine = BudgetEngine(EngineSettings(margin_percent=0.0))

@@ -31,9 +31,10 @@ from slurm_energy.simulator.workloads.workload import workload
 
 
 def jobs_of(*rows, **columns):
-    """Return a workload for the simulator; every job draws 100 W per unit.
+    """Return a workload for the simulator.
 
-    Each row is one job: (submission time, units, run time, time limit).
+    Each row is one job: (submission time, units, run time, time limit). A unit is a GPU, a node or a core.
+    Every job draws 100 W per unit.
     """
     return workload(
         np.arange(len(rows) + 1),
@@ -139,7 +140,12 @@ def test_the_compiled_fast_path_leaves_enforced_limits_to_the_other_engines():
 
 @pytest.mark.parametrize("discipline", list(Discipline))
 def test_no_resource_is_ever_exceeded_and_the_first_job_does_not_wait(discipline):
-    """A brute-force check covers nodes, memory, licenses, limits, windows and the first pending job."""
+    """A simulated schedule never exceeds a resource, and does not delay the first pending job.
+
+    A brute-force check examines each event of random simulations. It covers nodes, memory, licenses, limits,
+    time windows of reservations, and the first pending job. A job may be called unrunnable only if it does
+    not fit even on the empty cluster.
+    """
     for seed in range(6):
         result, force = check_case(seed, discipline)
         again, _ = check_case(seed, discipline)
@@ -170,7 +176,11 @@ def test_no_resource_is_exceeded_with_failures_interruptions_and_nodes_that_are_
 
 @pytest.mark.parametrize("discipline", [Discipline.EASY, Discipline.CONSERVATIVE])
 def test_backfill_does_not_delay_the_first_job(discipline):
-    """Without priorities, the first job starts no later than it could if no other job started."""
+    """Backfill does not delay the first waiting job of the queue.
+
+    A job that must wait gets an expected start, computed as if no further job started. The job must not
+    start later than that. The jobs have no priorities in this test.
+    """
     promises = 0
     for seed in range(100, 112):
         result, force = check_case(seed, discipline, priorities=False)
@@ -220,10 +230,10 @@ def test_each_table_of_a_scenario_and_each_column_has_an_effect(tmp_path, tables
 
 
 def test_memory_of_a_node_divides_its_units(tmp_path):
-    """A job that requests much memory per unit can use fewer units of a node than the node has.
+    """The memory that jobs request per unit limits how many units of a node can be used.
 
-    The nodes have 4 units and 10 GiB, and the jobs request 5 GiB per unit. Each node can therefore run jobs
-    on two units.
+    Each of the nodes has 4 units and 10 GiB. The jobs request 5 GiB per unit. Therefore only two units of
+    each node can be used.
     """
     rows = [HEADER, "0,100,4,100,ann,,,,,5", "0,100,1,100,ann,,,,,5", "0,100,2,100,ann,,,,,"]
     scenario = scenario_of(tmp_path, "", rows)
@@ -301,10 +311,10 @@ def test_a_budget_with_nodes_that_are_switched_off_is_refused_under_constraints(
 
 
 def test_preemption_interrupts_only_jobs_whose_nodes_and_licenses_help():
-    """Preemption interrupts no job if no running job blocks the nodes that the urgent job needs.
+    """The simulator interrupts only jobs that use nodes or licenses which the urgent job needs.
 
-    The urgent job 2 may use node 0 only. Job 1 would be the cheapest to interrupt, but it runs on node 1.
-    Nothing is interrupted.
+    In the test, the urgent job 2 may use node 0 only. Job 1 would be the cheapest to interrupt, but it runs
+    on node 1. Therefore no job is interrupted.
     """
     partition = Partition("p", nodes=(0,))
     jobs = jobs_of(

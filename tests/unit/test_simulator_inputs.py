@@ -1,4 +1,8 @@
-"""Workload files: values that are read, and unusable lines that are counted and reported."""
+"""Tests of the reader of workload files.
+
+The tests check which values the reader takes from a file. They also check that it counts and reports lines
+that it cannot use.
+"""
 
 from __future__ import annotations
 

@@ -188,7 +188,8 @@ def test_a_job_that_outlasts_its_limit_does_not_stop_the_simulation():
 def test_an_urgent_job_preempts_no_job_if_its_nodes_would_boot_above_a_later_budget():
     """An urgent job preempts no job if the boot of its node would exceed a later power budget.
 
-    One unit is free on a node that is off. The urgent job needs this unit and the unit of the running job.
+    The urgent job needs two nodes: one that is off, and the one on which another job runs. The booting node
+    would need more power than the budget allows later. The simulator must keep the budget at all times.
     """
     kind = NodeKind("n", 2, 1, 50.0, boot_s=60.0, boot_watts=300.0)
     jobs = jobs_of((0.0, 1, 400.0, 50.0), (100.0, 2, 50.0, 20.0), deadline_s=[np.nan, 180.0])

@@ -159,9 +159,9 @@ def test_the_offered_load_is_reached(tmp_path_factory, jobs, load):
 
 
 def optimum(seconds, units):
-    """Return the lowest possible utilisation of the busiest kind of nodes, by linear programming.
+    """Return the lowest utilisation that the busiest kind of nodes can have, by linear programming.
 
-    The work of each job may be divided between the kinds.
+    The work of each job may be divided between the kinds of nodes.
     """
     count, kinds = seconds.shape
     use = np.zeros((kinds, count * kinds + 1))

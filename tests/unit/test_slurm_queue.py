@@ -483,7 +483,10 @@ done
 
 @pytest.fixture
 def scontrol(tmp_path):
-    """A stand-in with the replies of scontrol 22.05 and 26.05; `.log` has commands, `.pids` processes."""
+    """A program in place of scontrol, which replies as scontrol 22.05 and 26.05 do.
+
+    The attribute `log` is the file of its received commands.
+    """
 
     class Scontrol:
         log = tmp_path / "log"

@@ -1,6 +1,7 @@
-"""A long run of the agent on a node with jobs, in simulated time, loses and leaks nothing.
+"""In a long simulated run, the agent loses no records and energy, and leaks no resources.
 
-The test simulates some hours. `make soak` simulates a whole day, as benchmarks/soak.py does.
+The agent runs on an emulated node with jobs. The test simulates some hours. `make soak` simulates a whole
+day, as benchmarks/soak.py does.
 """
 
 from __future__ import annotations

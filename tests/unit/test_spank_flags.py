@@ -150,7 +150,10 @@ def unbounded(program):
 
 @pytest.fixture
 def bare(program, tmp_path):
-    """A driver without a policy file. A test may write the file."""
+    """Yield a driver of the tested program for which no policy file exists.
+
+    A test may write the file.
+    """
     driver = Driver(program, tmp_path / "policies")
     yield driver
     driver.close()

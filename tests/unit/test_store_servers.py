@@ -1,7 +1,7 @@
-"""Tests of the store on a database server (MariaDB or PostgreSQL).
+"""Tests of the store of energy records on a database server (MariaDB or PostgreSQL).
 
-The tests cover the rule that only one controller writes, the absence of the server, limits of time and size,
-and passwords.
+The tests check that only one controller writes, and how the store behaves while the server is absent. They
+also cover limits of time and size, and passwords.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Records in the controller's responses are parsed to the same values as delivered records.
+"""Tests of the parser of stored records, which the controller sends in its responses.
 
-The parser of stored records is faster than that of delivered records.
+This parser is faster than the parser of records that nodes deliver. Both parsers must return the same
+values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tests of the baseline, the step of a study that measures the site before a deployment.
 
-The tests cover means with intervals, the power analysis, the detection of outages, symptoms, and the
-command.
+The tests cover mean values with confidence intervals, the power analysis, the detection of outages, the
+symptoms of the site, and the command.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def period_days(count: int = 14) -> JobsTable:
 
 
 def shifted_starts(jobs: JobsTable, first_hour: float, hours: float) -> JobsTable:
-    """Return jobs of which none starts in a given time window, to simulate an outage.
+    """Delay jobs so that none starts in a given time window, to simulate an outage.
 
     A job that started in the window starts at the end of the window instead.
     """

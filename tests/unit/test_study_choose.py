@@ -1,7 +1,7 @@
-"""Tests of the step `choose` of a study.
+"""Tests of the step `choose` of a study, which compares combinations of energy measures.
 
-The tests check the forecasts of the alternatives, the limits, the Pareto front, the decision tree, the
-recommendation, and the continuation of an interrupted step.
+The tests check the forecasts and limits of these alternatives, and their Pareto front. They also check the
+decision tree, the recommendation, and the continuation of an interrupted step.
 """
 
 from __future__ import annotations

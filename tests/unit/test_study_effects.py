@@ -1,6 +1,7 @@
 """Tests of the estimated effects of a deployment.
 
-The tests use known distributions, planted effects, series of few periods, and serial correlation.
+The tests use known distributions, data with an effect of known size, series of few periods, and serial
+correlation.
 """
 
 from dataclasses import replace

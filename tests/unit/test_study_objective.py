@@ -1,7 +1,7 @@
-"""Tests of the file that states the objective of a study.
+"""Tests of the parser of the file that states the objective of a study.
 
-The tests check its keys, the lines that are named for faults, the bounds of limits, and the digests of its
-sections.
+The tests check the keys of the file and the bounds of its limits. They check that an error message names
+file, line and key. They also check which sections of the file a digest covers.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ def without_accounting(command: Command) -> str:
 class Site(FakeController):
     """Stand-in for senergyctld of a cluster with four nodes.
 
-    Each hour of the requested time window has 3.6 MJ of idle energy, except the first hour, which has none.
+    It reports 3.6 MJ of idle energy for each hour of the requested time window. The first hour has no
+    energy.
     """
 
     missing_s = 0.0

@@ -211,7 +211,10 @@ def test_a_request_without_a_known_result_is_not_repeated_at_once() -> None:
 
 
 def restarted(before: Site, stored: list[Decision]) -> Site:
-    """Return a site after a kill -9 of senergyctld. The new process knows only the audit trail."""
+    """Return a simulated site after senergyctld was killed with kill -9 and started again.
+
+    The new senergyctld knows only the decisions in the audit trail.
+    """
     after = Site(SUSPEND, slurm=before.slurm)
     after.planner.jobs = restored_jobs(stored)
     after.planner.suspensions.note(restored_suspensions(stored))
@@ -407,5 +410,5 @@ def test_the_flag_is_checked_and_keys_without_effect_are_reported() -> None:
 
 
 def deferral_text(config: Config) -> str:
-    """Return the line of the policy file that begins with `restart_s`."""
+    """Return the line of the policy file that states the time of a restart (`restart_s`)."""
     return next(line for line in policy_file_text(config).splitlines() if line.startswith("restart_s"))

@@ -1,6 +1,7 @@
-"""Tests of the design of sweeps (`senergy sweep`).
+"""Tests of the design and the evaluation of parameter sweeps (`senergy sweep`).
 
-The tests cover factors, points, metrics, and which points dominate others.
+The tests cover the values of the varied factors and the points of a sweep. They also cover the metrics of
+the points, and the rule by which one point dominates another.
 """
 
 from __future__ import annotations

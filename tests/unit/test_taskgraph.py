@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Results of all cases, computed in another process.
+    """Results of all test cases with StarPU task graphs, computed in another process.
 
     StarPU's threads must not run in the process of the tests.
     """

@@ -30,7 +30,7 @@ import thesis_claims
 
 @pytest.fixture(autouse=True)
 def printed_rankings(monkeypatch):
-    """Register the printed rankings for one test only."""
+    """Register the rankings as printed in the thesis as scheduling policies, for one test only."""
     registry.names()  # the built-in policies register once per process: before the registry is copied
     monkeypatch.setattr(registry, "_policies", dict(registry._policies))
     load_file(reproduce.RANKINGS)
@@ -40,7 +40,8 @@ def printed_rankings(monkeypatch):
 def test_every_experiment_follows_the_protocol_and_runs(name):
     """Every experiment of the thesis has the settings of the thesis and can be simulated.
 
-    The settings are 8 units, 10 seeds and 10 hours. The test simulates one seed with one hour of arrivals.
+    The settings are a cluster of 8 units (GPUs, cores or nodes), 10 random seeds, and 10 hours. The test
+    simulates one seed with one hour of arrivals.
     """
     scenario = reproduce.read(name)
     assert {kind.nodes * kind.units for kind in scenario.kinds.values()} == {8}
@@ -51,10 +52,10 @@ def test_every_experiment_follows_the_protocol_and_runs(name):
 
 
 def test_the_lengths_of_the_models():
-    """The models have the run times of the thesis.
+    """The models of the thesis scenario have the run times that the thesis states.
 
     The run times follow from numbers of epochs, which were chosen with the predictor (oracle). If its
-    predictions change, the numbers of epochs are outdated.
+    predictions change, this test fails, and the numbers of epochs must be chosen again.
     """
     models = reproduce.read("thesis-pareto").models
     minutes = {model.name: predict(model, "a100-sxm4-40gb", 8, 32).time_s / 60 for model in models}
@@ -156,7 +157,7 @@ def test_a_number_of_seeds_must_be_positive(capsys):
 
 
 def test_a_stated_speedup_costs_communication_power():
-    """If more GPUs speed up a job less than ideally, they draw less power while they communicate.
+    """GPUs draw less power during communication, which limits the speedup of a job.
 
     In the test, the speedup is 1.6 per doubling of the number of GPUs. 8 GPUs then compute for
     0.8^3 of the time. In the rest of the time, they draw the stated share of their power.

@@ -46,7 +46,11 @@ def trace(sources: TimelineSources, overview: Overview | None = None) -> dict[st
 def events_of(
     records: Sequence[Any], window: TimeWindow = WINDOW, **changes: Any
 ) -> tuple[list[Any], EventTally]:
-    """Return the trace events made from the records of one process, and the tally of the records."""
+    """Write the records of one process to a trace, and return the events of the trace.
+
+    The second result counts the events that were shown, that lie outside the time window, and that were
+    refused.
+    """
     parts: list[bytes] = []
     writer = TraceWriter(parts.append, {})
     process = ProcessEvents(

@@ -65,7 +65,7 @@ def written(cpus: set[int]) -> str:
 def build(
     root: Path, place: Callable[[int], Place], count: int = 16, offline: set[int] | None = None
 ) -> Tree:
-    """Write the topology of `count` CPUs as the kernel shows it."""
+    """Write emulated files in /sys that describe the topology of `count` CPUs, as the kernel would."""
     tree, gone = Tree(root).cpus(count), offline or set()
     online = set(range(count)) - gone
     tree.put("sys/devices/system/cpu/online", written(online))

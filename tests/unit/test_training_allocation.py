@@ -1,6 +1,6 @@
-"""Tests of the allocation of resources to a balanced training program.
+"""Tests of the checks of the allocation with which a balanced training program starts.
 
-The rank of the process comes from its environment. Allocations that the program cannot use are refused.
+The rank of a process is read from its environment. Allocations that the program cannot use are refused.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from slurm_energy.tuning.sweep.preset import configurations
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stand-in for the module PyTorch that records the settings that a program makes."""
+    """Replace the module PyTorch by a stand-in that records the settings which a program makes."""
     calls: dict[str, object] = {}
     module = SimpleNamespace(
         calls=calls,

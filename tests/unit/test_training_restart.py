@@ -1,4 +1,4 @@
-"""Continuation of a training program on the remaining nodes."""
+"""Tests of the restart of a training program on the remaining nodes after a node was lost."""
 
 from __future__ import annotations
 

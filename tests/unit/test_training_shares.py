@@ -1,7 +1,7 @@
 """Tests of the division of a global batch among ranks of different speed.
 
-The tests check that the division is optimal, that no sample is lost, when a rank gets no samples, and how
-the fits of the ranks' speeds follow changes.
+The tests check that the division is optimal, that no sample is lost, and when a rank gets no samples. They
+also check that the fitted speeds of the ranks follow changes of the real speeds.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ CONTACT_S = 0.7
 
 
 class ScriptedSearch:
-    """Stand-in for a tuning search that requests another operating point after every window."""
+    """Stand-in for a tuning search that requests another operating point after every measurement."""
 
     phase = "probe"
 

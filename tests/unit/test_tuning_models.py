@@ -1,7 +1,7 @@
-"""Tests of the models behind the search for operating points.
+"""Tests of the models behind the search for a job's best operating point.
 
-The tests check the ensemble of possible responses, the priors, the candidate points, the guards and the
-measurements.
+The tests cover the expected responses of jobs to settings (priors and ensemble), the candidate points, the
+guards that stop a bad setting, and the measurements.
 """
 
 import math

@@ -76,10 +76,10 @@ def test_unknown_gpu_is_tuned_and_a_job_below_its_limits_is_flat(replay: Any, st
 def test_gpus_beyond_the_range_are_noisy_and_follow_physics(
     replay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs on randomly drawn GPUs with extreme properties have plausible noise and follow physics.
+    """Jobs on GPUs with randomly drawn, extreme properties have plausible noise and physics.
 
-    Repeated measurements at one limit have the noise of single steps. The mean of the repeated measurements
-    shows that a limit above the drawn power hardly changes the time.
+    The noise of repeated measurements at one power limit is that of single steps. A power limit far above
+    the power of the job hardly changes the mean time.
     """
     argv = ["random_gpus.py", str(tmp_path), "--seed", "5", "--cards", "4", "--jobs", "3", "--beyond"]
     monkeypatch.setattr(sys, "argv", argv)

@@ -255,9 +255,10 @@ def test_a_reused_job_id_belongs_to_the_job_of_that_time(rollup: Rollup) -> None
 
 
 def test_a_day_of_another_time_zone_has_no_group_that_used_nothing_in_it(rollup: Rollup) -> None:
-    """A day in another time zone contains no group of jobs without energy on this day.
+    """The usage sums of a day contain only groups of jobs that used energy on this day.
 
-    The sums of such a day are computed from the sums of UTC days, minus the hours outside the day.
+    The test uses a day of another time zone. The sums of such a day are computed from the sums of UTC days,
+    minus the hours outside the day. A group whose remainder is 0 must not appear.
     """
     midnight = T0 + 2 * HOUR
     edges = (midnight - HOUR, midnight + 23 * HOUR)
@@ -450,10 +451,11 @@ NODES = ("n1", "n2")
 
 
 def _actions() -> list[Callable[[Rollup], None]]:
-    """Return deliveries of periods, records and job facts, as functions that act on a rollup.
+    """Return calls that deliver energies and facts about three jobs to a rollup, as functions.
 
-    A rollup sums up the delivered energies. The deliveries are about three jobs. Slurm requeues one of these
-    jobs.
+    A rollup sums up the delivered energies. Each function takes a rollup and makes one call. A call delivers
+    the energies of one hour, an energy record, or Slurm's facts about a job. One of the three jobs was
+    requeued by Slurm.
     """
     actions: list[Callable[[Rollup], None]] = []
 

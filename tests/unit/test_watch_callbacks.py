@@ -37,7 +37,7 @@ class Handle:
 
 
 class Tensor:
-    """Tensor with a gradient."""
+    """Fake tensor with a gradient, for tests of hooks."""
 
     requires_grad = True
 
@@ -127,7 +127,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the recorded phases in order."""
+    """Return a list to which a test recorder adds the names of the recorded phases, in order."""
     names: list[str] = []
 
     class Recorder(StepRecorder):

@@ -1,4 +1,7 @@
-"""Communication of DistributedDataParallel in a loop of `slurm_energy.watch`."""
+"""Tests of the time that DistributedDataParallel spends on communication.
+
+The training loop is measured with `slurm_energy.watch`.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def row(kind: str, joules: float, interval: int = 0, **more: Any) -> dict[str, A
 
 
 def response(query: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """Return the response to a query."""
+    """Return the response of the controller to a query `GET /v1/usage`, for the tests."""
     edges = [int(text) for text in query["edges"].split(",")]
     by = [name for name in query.get("by", "").split(",") if name]
     intervals = [list(pair) for pair in itertools.pairwise(edges)]

@@ -134,7 +134,7 @@ def fill_tuning(connection):
 def fill_budgets(connection):
     """Fill the tables of power budgets for a test of upgrades.
 
-    The tables contain samples, changes of limits, live limits and states of nodes.
+    The tables contain samples, changes of limits, limits that operators have set, and states of nodes.
     """
     budgets = module("budgets")
     if not budgets:
@@ -149,7 +149,11 @@ def fill_budgets(connection):
 
 
 def fill_periods(connection):
-    """Store periods of a day and a half, their sums, a quota and a series of carbon intensities."""
+    """Fill the database with the energy of two nodes over 36 hours, and related data.
+
+    The function stores one energy report (period) per hour and sums the reports. It also stores a quota and
+    a series of carbon intensities. Data for which the release has no module are left out.
+    """
     periods = module("periods")
     if not periods:
         return

@@ -1,6 +1,7 @@
-"""Backup of a database: a copy of a SQLite file, or a portable file from any kind of database.
+"""Backup of a database.
 
-Both kinds of backup can be made while senergyctld runs. Each contains the state of one moment.
+A backup is either a copy of a SQLite file, or a portable file from any kind of database. Both can be made
+while senergyctld runs. Each backup contains the state of the database at one moment.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class RecoveredTable:
 
 @dataclass(slots=True)
 class Recovery:
-    """The result of a recovery.
+    """The result of the recovery of a damaged database file.
 
     Attributes:
         tables: result of each table by name.

@@ -60,10 +60,10 @@ class EndedJobs(NamedTuple):
 
 
 def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
-    """Return the batch of finished jobs after a position. Jobs are in the order of their last change.
+    """Return a batch of finished jobs that follow a position in the order of their last change.
 
-    A job whose records have not all arrived is left out. A later call usually reads this job again. It does
-    not if this call returned a later job or has read `limit` jobs.
+    A job is left out if not all of its records have arrived. It is skipped for good if this call returns a
+    later job or has read `limit` jobs. Otherwise the next call reads the job again.
 
     Args:
         connection: connection to the database.

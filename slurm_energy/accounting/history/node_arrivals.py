@@ -20,8 +20,8 @@ def read_node_arrivals(
 ) -> list[tuple[str, float, float]]:
     """Return (node, start, end) of each job on each node, ordered by start. Times are Unix seconds.
 
-    If there are more than `max_arrivals` rows, the oldest ones are omitted. No start that is later than the
-    first returned start is missing.
+    If there are more than `max_arrivals` rows, the oldest rows are omitted. The result is complete from its
+    first start on: it contains every later start.
 
     Args:
         connection: connection to the database.

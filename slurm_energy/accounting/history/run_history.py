@@ -195,11 +195,14 @@ def read_runs(connection: Connection) -> Iterator[FinishedRun]:
 
 
 def delete_old_runs(connection: Connection, before: float) -> int:
-    """Delete at most `BATCH` runs that ended before `before`, and at most `BATCH` runs beyond `MAX_RUNS`.
+    """Delete at most `BATCH` runs that ended before `before`, and at most `BATCH` above `MAX_RUNS`.
+
+    The history holds at most `MAX_RUNS` runs. Also delete the predictions that were stored for jobs that
+    started before `before`.
 
     Args:
         connection: connection of the writing thread.
-        before: Unix seconds. Start predictions from before this time are deleted too.
+        before: Unix seconds.
 
     Returns:
         The number of deleted runs. If it is `BATCH` or more, call again.
@@ -212,10 +215,10 @@ def delete_old_runs(connection: Connection, before: float) -> int:
 
 
 def _delete_excess(connection: Connection) -> int:
-    """Delete the oldest runs of users who have too many, if there are more than `MAX_RUNS` in total.
+    """Delete the oldest runs of users with many runs, if there are more than `MAX_RUNS` in total.
 
-    `MAX_RUNS` is divided fairly among the users. A user with more runs than this loses the oldest runs. The
-    function returns the number of deleted runs.
+    `MAX_RUNS` is divided fairly among the users. A user with more runs than the resulting quota loses the
+    oldest runs. The function returns the number of deleted runs.
     """
     columns = _history.c
     counts = connection.execute(
@@ -335,7 +338,10 @@ def _continues_a_suspended_run(connection: Connection, job: Row[Any]) -> bool:
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
-    """Return the measured duration of a run in seconds, corrected to be within 1 s of Slurm's duration.
+    """Return the duration of a run in seconds from its energy records.
+
+    The measured duration may differ from Slurm's duration by at most 1 s. Otherwise the nearest permitted
+    value is returned.
 
     Args:
         start: Unix seconds from Slurm's accounting; None means unknown.

@@ -29,7 +29,7 @@ class Program(NamedTuple):
 
     Attributes:
         owner: login name of the user.
-        workload: fingerprint of the batch script, else `--energy-model`.
+        workload: fingerprint of the batch script; if it is missing, the value of `--energy-model`.
         hardware: kind of hardware.
     """
 
@@ -200,7 +200,10 @@ def remove_pin(connection: Connection, program: Program) -> bool:
 
 
 def drop_starts(connection: Connection, before: float) -> int:
-    """Delete the starting points that were stored before `before` (Unix seconds). Return their number."""
+    """Delete the records of the settings with which jobs were told to start their tuning.
+
+    Only records from before `before` (Unix seconds) are deleted. Return the number of deleted records.
+    """
     with transaction(connection):
         return connection.execute(delete(_starts).where(_starts.c.time < before)).rowcount
 

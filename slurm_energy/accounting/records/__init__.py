@@ -1,1 +1,4 @@
-"""Records, traces and periods of nodes: storage of the deliveries of agents, and queries."""
+"""Storage of the deliveries of agents in the database, and queries of the stored data.
+
+The deliveries are records of jobs, power traces, and periods of the nodes' energy.
+"""

@@ -48,10 +48,10 @@ class JobLookup(NamedTuple):
 
 
 class StoredFacts(NamedTuple):
-    """Result of storing job facts.
+    """Result of storing facts about jobs from Slurm's accounting.
 
     Attributes:
-        linked: number of records that were linked to facts.
+        linked: number of energy records that were linked to facts.
         other_clusters: cluster names in Slurm's accounting that differ from the cluster name in the records.
     """
 

@@ -27,11 +27,14 @@ def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[i
 
 
 def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[str, int]:
-    """Return, by cluster, the node-seconds of an interval for which no energy was delivered.
+    """Return for how long nodes delivered no energy in an interval, in node-seconds by cluster.
 
-    The time in which a node was off is not included, see `off_energy`. The time before a node's first
-    delivery of energy is not included either. Later time is included only if one of two conditions holds:
-    the node delivered energy in the window of the query, or it could still deliver energy for this window.
+    The following times are not included:
+
+    - The time in which a node was off, see `off_energy`.
+    - The time before the first delivery of a node.
+    - The time after the last delivery of a node, unless the node delivered energy in the window of
+      the query or can still deliver energy for this window.
     """
     newest = max((node.end for node in usage.nodes), default=0)
     expected: dict[str, int] = {}

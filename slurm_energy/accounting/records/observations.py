@@ -60,9 +60,10 @@ def _unpacked(body: str) -> str:
 
 
 def observations_json(connection: Connection, ids: Sequence[int]) -> list[str]:
-    """Return the observations of records as JSON objects.
+    """Return the observations that belong to energy records as JSON objects.
 
-    The key `record` of each object holds the keys that identify the record.
+    An observation contains the sampled signals and reported steps of one job on one node. The key `record`
+    of each object holds the keys that identify the energy record.
 
     Args:
         connection: connection to the database.

@@ -40,7 +40,7 @@ class OffPeriod:
 def store_off_periods(
     connection: Connection, cluster: str, items: Sequence[OffPeriod], received: float
 ) -> None:
-    """Store periods in one transaction.
+    """Store the periods in which nodes were powered down, in one transaction.
 
     A period is skipped if a period of the same node with the same start is stored already.
     """

@@ -1,4 +1,7 @@
-"""Database queries for records as JSON, with job facts and traces, and for statistics."""
+"""Database queries that read energy records, and queries for statistics about the database.
+
+The records are returned as JSON, with the job data from Slurm and with power traces.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def records_json(connection: Connection, ids: Sequence[int], *, with_traces: boo
 
 
 def _record_json(row: Row[Any], facts_texts: dict[int | None, str], with_traces: bool) -> str:
-    """Return a record as JSON. `facts_texts` holds the texts of the job facts by row id."""
+    """Return an energy record as JSON.
+
+    `facts_texts` holds the texts of the job facts (Slurm's data about the job) by row id.
+    """
     values: tuple[Any, ...] = tuple(row)
     facts = facts_texts.get(values[2])
     if facts is None:
@@ -87,9 +93,10 @@ def refuse_jobs_of_others(connection: Connection, selection: RecordSelection) ->
 
 
 def refuse_unknown_users(connection: Connection, selection: RecordSelection) -> None:
-    """Raise an error if one of the selected user names occurs in no record.
+    """Raise an error if one of the selected user names occurs in no energy record.
 
-    To save time, the names are first compared with those in the first and the last record of each uid.
+    To save time, the function first compares the names only with the first and the last record of each uid.
+    It searches all records only for the remaining names.
 
     Raises:
         NotFoundError: a user name is unknown. The message contains the first unknown name.
@@ -138,7 +145,10 @@ def _exists(connection: Connection, job: JobSelector, visible: Visibility | None
 
 
 def _first_and_last_names(connection: Connection) -> set[str | None]:
-    """Return the user names in the first and the last record of each uid."""
+    """Return user names that certainly occur in the records.
+
+    For speed, only the first and the last record of each uid are read.
+    """
     names: set[str | None] = set()
     uid = connection.execute(select(func.min(records.c.uid))).scalar()
     while uid is not None:  # through the index, instead of reading all records

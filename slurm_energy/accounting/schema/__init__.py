@@ -1,1 +1,1 @@
-"""Tables of the database, and the steps between versions of its schema."""
+"""Tables of the database, and the migrations between the versions of its schema."""

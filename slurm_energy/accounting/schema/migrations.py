@@ -54,7 +54,10 @@ def _step_7(connection: Connection) -> None:
 
 
 def _step_8(connection: Connection) -> None:
-    """Add the tables of quotas, and of carbon intensities and prices of the grid."""
+    """Migrate the database schema to version 8.
+
+    Add the tables of quotas, and of carbon intensities and prices of the grid.
+    """
     create_tables(connection, tables.grid_series, tables.quotas, tables.quota_changes)
 
 
@@ -91,12 +94,19 @@ def _step_12(connection: Connection) -> None:
 
 
 def _step_13(connection: Connection) -> None:
-    """Add columns for the exit codes of jobs and of their steps."""
+    """Migrate the database to schema version 13.
+
+    The migration adds columns for the exit codes of jobs and of their steps.
+    """
     add_columns(connection, *_ADDED_COLUMNS[13])
 
 
 def _step_14(connection: Connection) -> None:
-    """Add a table for the energy of each hour of a day, and columns for suspended time."""
+    """Migrate the database from schema version 13 to 14.
+
+    The migration adds a table for the energy of each hour of a day, and columns for the time in which jobs
+    were suspended.
+    """
     _count_hours(connection)
     add_columns(connection, *_ADDED_COLUMNS[14])
     jobs, changed = tables.jobs.c, usage_tables.usage_changed_jobs

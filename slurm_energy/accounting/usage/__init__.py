@@ -1,1 +1,1 @@
-"""Sums of energy, CPU time and GPU time, and the use of quotas."""
+"""Sums of energy, CPU time and GPU time in the database, and the use of quotas."""

@@ -97,7 +97,8 @@ class GroupedRun:
 def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: int) -> GroupedRun | None:
     """Return the run to which the energy of a job in a period belongs; None if no such run is known.
 
-    The times must agree, because Slurm may reuse a job id after its job ids have restarted.
+    The run must overlap the period, because Slurm counts job ids from the start again and another job may
+    have the same id.
 
     Args:
         runs: runs with this job id.
@@ -124,10 +125,10 @@ def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRu
 def runs_of_jobs(
     connection: Connection, jobs: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], list[GroupedRun]]:
-    """Return the known runs of several jobs (cluster and job id); see `runs_of`.
+    """Return the known runs of several jobs, by cluster and job id; see `runs_of`.
 
-    The runs are read with few statements, because a busy server answers each statement late and deliveries
-    wait meanwhile.
+    The runs of all jobs are read with few SQL statements. A busy server answers each statement late, and
+    deliveries of records from the nodes must wait until the runs have been read.
     """
     facts, records = (_rows_by_job(connection, statement, jobs) for statement in (_FACTS, _RECORDS))
     return {job: _runs(connection, facts.get(job, ()), records.get(job, ())) for job in jobs}

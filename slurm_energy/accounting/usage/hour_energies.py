@@ -37,8 +37,9 @@ class HourEnergies(NamedTuple):
 def hour_energies(connection: Connection, start: int, end: int) -> Iterator[HourEnergies]:
     """Yield the stored energies in the whole hours between two Unix times, in order of time.
 
-    The rows of an item must be read before the next item is requested. The caller must not use the
-    connection until the iterator has ended.
+    Each yielded item reads its `rows` from the database only when they are used. The caller must therefore
+    read the rows of an item before it requests the next item. The caller must not use the connection until
+    the iterator has ended.
     """
     first, last = -(-start // HOUR_S) * HOUR_S, end // HOUR_S * HOUR_S
     for begin, until in _parts(first, last):

@@ -58,10 +58,10 @@ class IntervalUsage:
             sums[group] = tuple(values if known is None else map(operator.add, known, values))
 
     def subtract_rows(self, rows: Iterable[Sequence[int]]) -> None:
-        """Subtract values that were added before from the sums of the groups.
+        """Subtract values from the sums of the groups.
 
-        Each row has a group and its values. The values must be part of values that were added before. A
-        group whose sums become zero is removed.
+        Each row consists of a group and its values. The values must have been added earlier. A group whose
+        sums become zero is removed.
         """
         changed = set()
         for group, *values in rows:
@@ -77,7 +77,7 @@ class IntervalUsage:
         return sum(sums[TOTAL] for sums in self.sums.values())
 
     def weigh(self, groups: Sequence[int], energies_uj: Sequence[int], rates: Rates) -> None:
-        """Add emissions and cost of the groups' energy to their sums.
+        """Add the emissions and the cost of a use of energy to the sums of the groups of jobs.
 
         Args:
             groups: row ids of the groups of jobs.

@@ -1,9 +1,8 @@
-"""Sums of many groups of job runs.
+"""Sums of the energy of many groups of job runs, read from the database in few texts.
 
-The server joins the numbers into a few long texts, and the module reads and splits these texts.
-
-A month may have a million energy values and tens of thousands of daily sums. The driver of MariaDB is written
-in Python and would take 20 times as long to read them as separate rows.
+The database server joins many numbers into a long text. The module reads and splits these texts. A month may
+have a million energy values and tens of thousands of daily sums. The driver of MariaDB is written in Python
+and would take 20 times as long to read them as separate rows.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def _integers(text: str) -> list[int]:
 
 
 def _is_cut(row: tuple[int, int, str, str]) -> bool:
-    """Return whether the server may have truncated a text of the row."""
+    """Return whether a text of the row is so long that the database may have truncated it."""
     return max(map(len, row[2:])) >= MAX_JOINED_BYTES
 
 
@@ -128,7 +127,10 @@ def _period(row: tuple[int, int, str, str]) -> PeriodEnergies:
 
 
 def _reread(connection: Connection, row: tuple[int, int, str, str]) -> PeriodEnergies:
-    """Read the energy of each group of jobs in a period again from the database."""
+    """Read the energy of each usage group in one period again from the database.
+
+    This is needed because the database server may have truncated the texts of the first result.
+    """
     of_period = (_SUMS.start == row[0], _SUMS.end == row[1], _SUMS.total_uj > 0)
     rows = connection.execute(select(_SUMS.usage_group, _SUMS.total_uj).where(*of_period)).all()
     return PeriodEnergies(*row[:2], [one[0] for one in rows], [one[1] for one in rows])

@@ -1,4 +1,4 @@
-"""Energy of accounts and users over time, which counts towards quotas."""
+"""Sums of the energy that accounts and users have used, for comparison with their quotas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""SQL statements about one job for the sums of `usage_rollup`. The statements are built once.
+"""SQL statements about one job, which maintain the sums of `usage_rollup`.
 
-SQLAlchemy takes longer to build a statement than SQLite takes to execute it. The parameters are `of_cluster`
-and `of_job`. `of_job` is the job id; in a statement without `of_cluster` it is the row id of a run.
+The statements are built once, because SQLAlchemy takes longer to build a statement than SQLite takes to
+execute it. Most statements have the parameters `of_cluster` (name of the cluster) and `of_job` (Slurm's job
+id). Some statements have only the parameter `of_job`. In these statements, `of_job` is the id of the run's
+row in the database.
 """
 
 from __future__ import annotations

@@ -37,7 +37,12 @@ class SumChanges:
         self._by_key: dict[SumKey, Sums] = {}
 
     def add(self, key: SumKey, sums: Mapping[str, int]) -> None:
-        """Add values to the stored change of one sum. The key names the sum."""
+        """Add values to the change of one stored sum of energy, CPU time and GPU time.
+
+        Args:
+            key: identifies the sum by its period and its group.
+            sums: values to add, by column.
+        """
         total = self._by_key.setdefault(key, {})
         for name, value in sums.items():
             total[name] = total.get(name, 0) + value
@@ -91,7 +96,10 @@ def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) 
 
 
 def _present_sums(connection: Connection, table: Table, wanted: Iterable[SumKey]) -> dict[SumKey, Sums]:
-    """Return the stored sums of the given keys; 0 for a key without a row."""
+    """Return the sums that the database holds for the given keys.
+
+    A key without a row in the table gets sums of 0.
+    """
     keys, columns = _columns(table)
     present = {key: dict.fromkeys(columns, 0) for key in wanted}
     chosen = list(present)

@@ -239,10 +239,10 @@ class UsageRollup:
                 connection.execute(table.insert().values(job=job, **after._asdict()))
 
     def _time_of(self, connection: Connection, job: int, run: GroupedRun) -> RunTime | None:
-        """Return the time of a job's run that counts in the sums of usage.
+        """Return the time range in which a job's run counts for the usage reports.
 
-        A running or suspended job counts up to the time at which its facts were last read from Slurm. None
-        is returned if the run has not begun or its times are wrong.
+        A running or suspended job counts up to the time at which its facts were last read from Slurm. The
+        result is None if the run has not begun or its times are wrong.
         """
         start, end, updated, state, elapsed_s = connection.execute(TIMES_OF_JOB, {"of_job": job}).one()
         if start is None or (end is None and not state.startswith(_UNENDED_STATES)):
@@ -280,9 +280,9 @@ def note_changed_jobs(connection: Connection, jobs: Iterable[tuple[str, int]]) -
 
 
 def longest_period_s(connection: Connection) -> int:
-    """Return the length in seconds of the longest period of a node's energy that was summed up.
+    """Return the length in seconds of the longest period that the stored sums of energy contain.
 
-    The result is at least one hour.
+    A period is a time range with the energy of one node. The result is at least one hour.
     """
     return max(HOUR_S, _state(connection, _LONGEST))
 
@@ -312,7 +312,10 @@ def _energies(row: RowMapping) -> Sums:
 
 
 def _counted(connection: Connection, cluster: str, job_id: int) -> Sequence[Row[Any]]:
-    """Return the energies of a job that the usage sums already contain, by run, period and group."""
+    """Return the energy of a job that is already included in the sums of usage.
+
+    There is one row per run, period and group (combination of user, account and so on).
+    """
     return connection.execute(COUNTED, {"of_cluster": cluster, "of_job": job_id}).all()
 
 

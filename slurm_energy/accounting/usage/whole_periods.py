@@ -51,7 +51,7 @@ def _nearest_midnight(time_s: int) -> int:
 
 
 def _inside(start: int, end: int, table: Table = usage_sums) -> tuple[ColumnElement[bool], ...]:
-    """Return the SQL conditions that the period of a row of sums lies between two times."""
+    """Return the SQL conditions that select the rows of sums whose period lies between two times."""
     return table.c.start >= start, table.c.start < end, table.c.end <= end
 
 

@@ -25,7 +25,7 @@ a job exceed the ceiling for 0.2 s."""
 
 
 class DeviceCeilings:
-    """Ceilings of the devices of a node.
+    """Ceilings of the devices of a node: upper bounds that power budgets set for power limits.
 
     Args:
         devices: devices of the node.
@@ -84,7 +84,11 @@ class DeviceCeilings:
         return self._settings.set_ceilings(ceilings) if ceilings else True
 
     def keep(self) -> None:
-        """Write the ceiling again on each device on which another program has set a higher power limit."""
+        """Restore the ceilings that other programs have overwritten.
+
+        A ceiling is the upper bound that a power budget sets for a device's power limit. It is written again
+        on each device on which another program has set a higher power limit.
+        """
         entries = self._settings.journal.entries
         ceilings = {key: entry.ceiling for key, entry in entries.items() if entry.ceiling is not None}
         if ceilings:

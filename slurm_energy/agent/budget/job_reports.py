@@ -1,4 +1,4 @@
-"""Reports of the running jobs for the controller's budget decisions."""
+"""Data about the running jobs of a node, which the node reports for budget decisions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MAX_POLL_POINTS: Final = 512
 
 
 class JobReports:
-    """Reports of the jobs on this node.
+    """Collector of reports about the jobs on this node.
 
     Args:
         sessions: returns the sessions of the running jobs.
-        journal: settings journal, which contains the power limits that the jobs claim.
+        journal: settings journal, which contains the power limits that the jobs have requested.
         config: returns the current configuration.
     """
 

@@ -74,11 +74,11 @@ class LeaseFile:
         return self._stored
 
     def store(self, lease: Lease) -> None:
-        """Write a lease to the file, unless the file already contains nearly the same lease.
+        """Write a lease (power limits with an end time) to the file, unless this would change little.
 
-        The lease is not written if its limits are the stored limits and it ends only slightly later than the
-        stored lease. The file survives the end of the agent. After a power failure, the content of the file
-        may be a minute old.
+        The lease is not written if two conditions hold: its limits equal the stored limits, and it ends only
+        slightly later than the stored lease. The file survives the end of the agent. After a power failure,
+        the content of the file may be a minute old.
 
         Raises:
             OSError: the file cannot be written.

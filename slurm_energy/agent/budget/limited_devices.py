@@ -1,4 +1,8 @@
-"""Packages and GPUs of a node as a power budget uses them: power limit with its range, ceiling and knobs."""
+"""Packages and GPUs of a node whose power a power budget can limit.
+
+Each device has a power limit with a range, a ceiling (the upper bound that the budget sets), and the
+hardware settings (knobs) that set the limit.
+"""
 
 from __future__ import annotations
 
@@ -132,13 +136,15 @@ def ceiling_watts(device: LimitedDevice, journal: SettingsJournal) -> float | No
 def confirmed_ceiling_watts(
     device: LimitedDevice, devices: NodeDevices, journal: SettingsJournal, values: Mapping[str, str]
 ) -> float | None:
-    """Return a device's ceiling as rounded by the hardware; None if the hardware holds another value.
+    """Return the ceiling (upper bound of a budget) of a device that its hardware is known to hold.
+
+    The hardware may have rounded the ceiling. The result is None if the hardware holds another value.
 
     Args:
         device: the device.
         devices: devices of the node.
         journal: settings journal, which contains the ceilings.
-        values: values by key of the knobs that were read back.
+        values: values by key of the knobs (settings) that were read back.
     """
     watts, limit = ceiling_watts(device, journal), device.limit_watts(values)
     if watts is None or limit is None:

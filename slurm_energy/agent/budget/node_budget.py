@@ -99,9 +99,10 @@ class NodeBudget:
         return self._config().budget.mode != "off"
 
     def state(self) -> dict[str, Any]:
-        """Return the state for status pages.
+        """Return the state of the node's power budget for status pages.
 
-        The state contains the ceilings by device, and whether the safe limits are in force.
+        The state contains the ceiling (upper bound of the power limit) of each device. It also states
+        whether the safe limits are in force, which apply without contact to the controller.
         """
         watts = {name: self._ceilings.watts(name) for name in self._ceilings.limited}
         return {
@@ -112,7 +113,10 @@ class NodeBudget:
 
     @property
     def max_interval_s(self) -> float:
-        """Seconds after which `check_lease` must be called again at the latest."""
+        """Maximum number of seconds until the next call of `check_lease`.
+
+        `check_lease` sets safe power limits when the last decision of the controller has expired.
+        """
         if self._lease is None or self.is_safe:
             return math.inf
         return max(_MIN_CHECK_S, self._lease.until_s - self._clock.boottime())
@@ -230,13 +234,12 @@ class NodeBudget:
     def add_sample(self, now_s: float) -> None:
         """Account for a new sample of the node.
 
-        For each job that the budget slows down, the time since the previous sample is added to the job's
-        `budget_capped_s`.
+        A ceiling is the upper bound that a power budget sets for a device's power limit. The budget slows a
+        job down if the ceiling of one of the job's devices is below the job's own power limit. For each job
+        that the budget slows down, the time since the previous sample is added to `budget_capped_s`.
 
-        The budget slows a job down if the ceiling of one of the job's devices is below the job's own power
-        limit.
-
-        If the lease has ended, the method also lowers the ceilings to the safe limits.
+        If the lease (the time for which the ceilings are valid) has ended, the method also lowers the
+        ceilings to the safe limits.
 
         Args:
             now_s: time at which the last sample of the node was taken, in seconds since boot.
@@ -295,7 +298,8 @@ class NodeBudget:
     def job_ended(self) -> None:
         """Lower the ceilings of devices without jobs to the devices' minimum limits.
 
-        A ceiling at the maximum of its device stays unchanged.
+        A ceiling is an upper bound of a device's power limit. A ceiling at the maximum of its device stays
+        unchanged.
         """
         self.wants_poll = True
         if self._lease is None:

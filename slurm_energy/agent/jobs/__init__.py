@@ -1,4 +1,5 @@
-"""The jobs on this node: start, settings, Slurm steps, end, energy record.
+"""Handling of the jobs on this node by the agent.
 
-All code of this package runs in the worker thread.
+The package handles the start, the settings, the Slurm steps, the end and the energy record of each job. All
+its code runs in the worker thread.
 """

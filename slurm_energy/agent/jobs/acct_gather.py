@@ -1,6 +1,6 @@
-"""Answers of senergyd to Slurm's plugin acct_gather_energy/senergy.
+"""Answers of senergyd to Slurm's plugin acct_gather_energy/senergy, which asks for energy.
 
-The plugin requests the energy of nodes for slurmd, and of steps for slurmstepd.
+In slurmd, the plugin asks for the energy of the node. In slurmstepd, it asks for the energy of the step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AcctGatherQueries:
         self._end_sampled_at = self._final_sampled_at = -math.inf
 
     def now(self) -> float:
-        """Return the current time in seconds since boot, which `answer` takes as time of arrival."""
+        """Return the current time in seconds since boot, for use as the argument `arrived` of `answer`."""
         return self._clock.boottime()
 
     def answer(self, pid: int, arrived: float) -> dict[str, Any]:

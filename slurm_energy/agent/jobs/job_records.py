@@ -1,4 +1,7 @@
-"""Pure functions that build the energy records of jobs and Slurm steps from sessions."""
+"""Pure functions that build the energy records of jobs and Slurm steps.
+
+The records are built from sessions, which are the agent's states of the jobs on this node.
+"""
 
 from __future__ import annotations
 

@@ -241,7 +241,10 @@ class Session:
         return True
 
     def is_last_step(self, name: str) -> bool:
-        """Return whether a Slurm step is the only running step of a job and ends only with the job."""
+        """Return whether a Slurm step is the only running step of a job and ends only with the job.
+
+        Such a step is a container step, which exists for the whole job.
+        """
         return list(self.steps) == [name] and self.steps[name].is_container
 
     def note(self, text: str) -> None:

@@ -20,9 +20,9 @@ NO_EPILOG_NOTE = "no epilog ran within 10 minutes of the job's end: ended then, 
 def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Session]:
     """Return the jobs that ended more than EPILOG_GRACE_S ago and whose epilog has not run.
 
-    A job has ended when its batch or extern step has ended. A step of this kind has ended if its end was
-    reported. The step has also ended if its slurmstepd was seen alive earlier and is gone now. A job without
-    a batch or extern step counts as running.
+    A job has ended when its batch or extern step has ended. The end of the step was either reported, or its
+    slurmstepd was seen alive earlier and is gone now. A job without a batch or extern step counts as
+    running.
 
     Args:
         sessions: sessions of the running jobs. The time of a detected end is stored in the job's session.

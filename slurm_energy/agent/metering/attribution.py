@@ -246,7 +246,7 @@ def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
 def _cpu_dynamic(
     name: str, energy_uj: int, interval: NodeMeasurement, jobs: Sequence[JobResourceTime], used: _Weights
 ) -> tuple[_Piece, dict[str, str]]:
-    """Divide the dynamic energy of `cpu` or `dram`.
+    """Divide the dynamic energy of the component `cpu` or `dram` among jobs.
 
     Args:
         name: name of the component.
@@ -255,8 +255,9 @@ def _cpu_dynamic(
         jobs: allocated resources and CPU time of each job.
         used: CPU time by job.
 
-    Returns: The division of the energy, and the quantity in proportion to which each job got its
-        share (CPU time or a monitored quantity), by job name.
+    Returns:
+        Two values. The first is the division of the energy. The second states, by job name, the
+        quantity in proportion to which the job got its share: CPU time or a monitored quantity.
     """
     quantity = MONITORED_QUANTITIES[name]
     weights = _monitored_weights(quantity, interval, jobs, used)
@@ -337,9 +338,9 @@ def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> li
 
 
 def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the weight of each job on a GPU, and the weight of the part allocated to no job.
+    """Return the weight of each job on a GPU, and the weight of the part of the GPU without a job.
 
-    The weights are in proportion to the shares of the GPU that are allocated to the jobs.
+    The weights are proportional to the shares of the GPU that are allocated to the jobs.
     """
     shares = [claim.gpus.get(index, _NONE) for claim in jobs]
     if all(share is _NONE for share in shares):

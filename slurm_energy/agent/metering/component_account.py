@@ -59,12 +59,12 @@ class ComponentAccount:
     uncertain_s: float = 0.0
 
     def add_readings(self, interval: SampleInterval) -> bool:
-        """Add the energy that the counters have counted in a sample interval.
+        """Add the energy that the counters of the component have counted in a sample interval.
 
         If a counter can no longer report the energy of some time, for example after a reset, this time is
-        marked as uncertain. The time before this interval whose energy is not yet charged is
-        `open_interval`. If no counter can report any energy of this time, it is discarded, and no energy is
-        charged for it.
+        marked as uncertain. `open_interval` is the time before this sample interval whose energy is not
+        charged (assigned to jobs) yet. If no counter can ever report the energy of `open_interval`,
+        `open_interval` is discarded, and no energy is charged for it.
 
         Returns:
             Whether all counters have a current reading, so that the energy can be charged.
@@ -117,9 +117,10 @@ class ComponentAccount:
     def _unattribute_before(self, key: str, delta: CounterDelta, end: float) -> int:
         """Mark a part of a counter's energy as unattributed, and return this part in microjoules.
 
-        While a counter cannot be read, the jobs are charged for energy without this counter. The first delta
-        after the counter becomes readable also covers that time. The part of the delta that falls into that
-        time cannot be assigned to a job. It is therefore added to the unattributed energy.
+        While a counter cannot be read, energy is charged (assigned) to the jobs without this counter. When
+        the counter becomes readable again, its first delta also covers the unreadable time. The part of the
+        delta from the unreadable time cannot be assigned to a job. Therefore this part is added to the
+        unattributed energy.
 
         Args:
             key: key of the counter.
@@ -139,9 +140,10 @@ class ComponentAccount:
         self.open_interval = self._with(interval)
 
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:
-        """Return the time that was not charged to jobs yet, including the following `interval`.
+        """End the open interval at the end of `interval`, and return the open interval.
 
-        The uncharged time is in the attribute `open_interval`, which is set to None.
+        The open interval (attribute `open_interval`) is the time that was not charged to jobs yet.
+        `interval` follows the open interval and becomes a part of it. Afterwards the attribute is None.
         """
         whole, self.open_interval = self._with(interval), None
         return whole
@@ -161,13 +163,18 @@ class ComponentAccount:
         self.late_since, self.excluded_until, self.lost_since = {}, {}, {}
 
     def settle(self) -> None:
-        """Mark all energy so far as charged."""
+        """Mark the energy of this component as charged: no uncharged energy remains in the account.
+
+        Times with uncertain energy are added to `uncertain_s`.
+        """
         if self.uncertain_spans:
             self.uncertain_s += sum(end - start for start, end in self.uncertain_spans)
         self.uncharged_uj, self.uncertain_spans, self.lost_since = 0, [], {}
 
     def job_uncertain_s(self, job: str, since: float) -> float:
-        """Return the seconds of the uncharged time for which energy of a job may be missing.
+        """Return for how many seconds of the uncharged time the energy of a job may be missing.
+
+        The uncharged time is the time whose energy has not been assigned to jobs yet.
 
         Args:
             job: unique name of the job.
@@ -185,8 +192,9 @@ class ComponentAccount:
     def dump(self) -> dict[str, Any]:
         """Return the energy account as a dict that JSON can hold.
 
-        `keys` is left out, because the node's hardware determines the keys of the counters. `uncertain_s` is
-        left out, because the open period in the checkpoint contains this value.
+        Two attributes are left out. `keys` is not stored, because the node's hardware determines the keys of
+        the counters. `uncertain_s` is not stored, because another part of the checkpoint (the open period)
+        contains the value.
         """
         data = {name: getattr(self, name) for name in self.__slots__ if name not in ("keys", "uncertain_s")}
         return {**data, "open_interval": self.open_interval.dump() if self.open_interval else None}

@@ -1,7 +1,7 @@
-"""Rules that classify how a component was used in an interval. Pure functions.
+"""Rules that classify how jobs used a hardware component in a time interval.
 
-The rules tell whether the use of the component by jobs is known, which jobs' shares are only assumed, and
-whether no job used the component.
+The rules answer three questions. Is the use of the component by each job known? Of which jobs can the part
+of the component's energy only be assumed? Did no job use the component? All functions are pure.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class CpuTimeMeter:
         self._times.node = node
 
     def forget(self, job: MeteredJob) -> None:
-        """Remove a finished job."""
+        """Delete the readings of a finished job."""
         for readings in (self._last, self._due, self._pause_s):
             readings.pop(job.name, None)
         self._times.forget(job.processes.job_id)

@@ -173,7 +173,7 @@ class Ledger:
         """Convert the energy of a job whose session is lost to unattributed energy.
 
         Args:
-            energy_uj: the energy that was charged to the job, in microjoules by component.
+            energy_uj: the energy that was charged (assigned) to the job, in microjoules by component.
         """
         for name, energy in energy_uj.items():
             if name in self._accounts:
@@ -246,10 +246,10 @@ class Ledger:
     def _charge_sole(
         self, open_time: OccupancyInterval, sole: str, energy_uj: Mapping[str, int], charges: _ChargeBuilder
     ) -> None:
-        """Charge all energy to the job `sole`, which had the whole node for the whole interval `open_time`.
+        """Charge all energy of a sample interval to the only job on the node.
 
-        Most nodes never have more than one job at a time, so this is the common case. `charges` receives the
-        charge of the job.
+        The job `sole` had the whole node during the whole interval `open_time`. Most nodes never have more
+        than one job at a time, so this is the common case. The charge of the job is added to `charges`.
         """
         self.idle.observe(open_time.length_s, energy_uj, ())
         for name, energy in energy_uj.items():

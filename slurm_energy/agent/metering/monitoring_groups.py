@@ -116,10 +116,11 @@ class MonitoringGroups:
                 self._remove(group)
 
     def read(self, now: float, jobs: Iterable[MeteredJob], reason: SampleReason) -> MonitoredDelta:
-        """Return the counts of the processor by job since the last complete reading.
+        """Return what the processor's monitoring groups counted for each job since the last reading.
 
-        The counts are read if a job or a record ends with this sample. With other samples they are read only
-        if a reading is due. If the counts are not read, the result has `complete=False`.
+        When a job or a record ends with this sample, the counts are always read. In other samples, the
+        counts are read only if a reading is due. If the counts are not read, the result has
+        `complete=False`.
 
         Args:
             now: time in seconds since boot.
@@ -370,7 +371,7 @@ class MonitoringGroups:
 
 
 def _is_counted(state: _MonitoredJob) -> bool:
-    """Return whether all use of a job is counted in the job's monitoring groups.
+    """Return whether a job's monitoring groups contain the complete use of the job.
 
     The result is also True for a job that has started but has no task yet, because a job without tasks uses
     nothing.

@@ -108,10 +108,10 @@ class NodeEnergyMeter:
             self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def has_sample_since(self, time_s: float, reason: SampleReason) -> bool:
-        """Return whether a message can use a sample that has been taken already.
+        """Return whether an existing sample is good enough for a message that has arrived.
 
-        The sample must have begun at `time_s` or later, and must be as complete as `reason` requires. Such a
-        sample separates the energy before the message from the energy after it at least as well as a new
+        The sample must have begun at `time_s` or later, and must be as complete as `reason` requires. It
+        then separates the energy before the message from the energy after it at least as well as a new
         sample would. Several messages can share a sample.
 
         Args:
@@ -138,15 +138,19 @@ class NodeEnergyMeter:
         return is_over and separates and is_charged and self._sample_age_s <= _SHARED_BOUNDARY_S
 
     def stop(self, running: Iterable[Session]) -> None:
-        """Take the last sample of this run of the agent and close the period."""
+        """Take the last sample before the agent stops, and end the current energy period.
+
+        An energy period is the span of time for which the energy of the node is reported.
+        """
         sessions = list(running)
         self.sample(sessions, SampleReason.FINAL)
         self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def knows_processes(self, session: Session) -> bool:
-        """Return whether the energy of a job can be charged: its CPU time is known or not needed.
+        """Return whether the energy of a job can be charged to the job.
 
-        The CPU time of a job with the whole node is not needed.
+        It can be charged if the CPU time of the job's processes is known. A job with the whole node needs no
+        CPU time, because it is charged all energy.
         """
         return session.whole_node or self._cpu_time.source(session.job_id) is not None
 
@@ -176,14 +180,18 @@ class NodeEnergyMeter:
         self.periods.node = node
 
     def account_totals(self) -> dict[str, dict[str, int]]:
-        """Return the microjoules charged so far by component.
+        """Return the microjoules in the energy accounts so far, by component.
 
-        The keys of each component are `measured`, `jobs`, `idle` and `unattributed`.
+        To charge energy means to assign it. The keys of each component are `measured`, and what the measured
+        energy was charged to: `jobs`, `idle` and `unattributed`.
         """
         return self._ledger.totals()
 
     def idle_watts(self) -> dict[str, float]:
-        """Return the learned idle power in watts by component, without configured values."""
+        """Return the idle power in watts that the agent has learned, by component.
+
+        Values from the configuration are not included.
+        """
         return self._ledger.idle.dump()
 
     def checkpoint(self, running: Iterable[Session]) -> dict[str, Any]:

@@ -43,13 +43,15 @@ _SLACK_S: Final = 1e-6
 class OpenPeriod:
     """State of the energy accounts and jobs at the start of the current period.
 
+    To charge energy means to assign it to a job, to idle energy or to unattributed energy.
+
     Attributes:
         start: start in Unix seconds.
         start_boottime: the same instant in seconds since boot.
         measured_uj, idle_uj: microjoules charged before the period by component.
         uncertain_s: uncertain seconds before the period by component, see `ComponentAccount`.
-        meters_uj: energy of each job at the start of the period according to the job's meter, in microjoules,
-            by job and component. A job without an entry started during the period.
+        meters_uj: energy of each job at the start of the period according to the job's meter, in
+            microjoules, by job and component. A job without an entry started during the period.
         ended: energy in the period of each job that ended in the period.
         ended_json: `ended` as JSON, for checkpoints.
         late_s: seconds before the start of the period whose energy is charged in the period, because this
@@ -138,7 +140,8 @@ class NodePeriods:
         Args:
             boottime: time of the last sample in seconds since boot.
             running: sessions of the running jobs.
-            oldest_reading: same meaning as in `begin`.
+            oldest_reading: the oldest time among the last readings of all counters, in seconds since boot;
+                None if unknown.
         """
         if self._open is None:
             return
@@ -152,7 +155,10 @@ class NodePeriods:
             self._open = self._opened(end, boottime, running, oldest_reading)
 
     def finish_job(self, session: Session) -> None:
-        """Add the energy of an ended job to the current period, after the job's last charge."""
+        """Add the energy of an ended job to the current period.
+
+        Call this method after all energy of the job has been charged.
+        """
         if self._open is not None:
             self._cluster = session.cluster
             self._open.add_ended(_job_since(session, self._open.meters_uj.pop(session.owner, {})))
@@ -345,10 +351,9 @@ class NodePeriods:
 
     @staticmethod
     def _is_known(opened: OpenPeriod, name: str, account: ComponentAccount) -> bool:
-        """Return whether energy of a component was charged in the period.
+        """Return whether the energy of a component in the period is known.
 
-        If the counters of the component were unreadable during the whole period, its energy in the period is
-        unknown.
+        It is unknown if no counter of the component could be read during the whole period.
         """
         if account.measured_uj != opened.measured_uj.get(name, 0):
             return True
@@ -372,10 +377,10 @@ def _accounts_without(
 
 
 def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
-    """Return the accounting period that was open when the checkpoint was written.
+    """Restore the energy period that was open when the checkpoint was written.
 
-    After a restart of the agent, the energy accounts count uncertain seconds from 0. The uncertain seconds
-    of the period in the checkpoint are therefore stored as negative start values.
+    After a restart of the agent, the energy accounts count uncertain seconds from 0 again. Uncertain seconds
+    that the period already has are therefore stored as negative start values.
     """
     uncertain_s = {name: -seconds for name, seconds in data["uncertain_s"].items()}
     period = build_from(OpenPeriod, {**data, "ended": [], "uncertain_s": uncertain_s})

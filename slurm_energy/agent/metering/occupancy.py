@@ -90,9 +90,10 @@ class MonitoredUse:
         return MonitoredUse(self.total, jobs, uncounted)
 
     def for_occupants(self, names: Iterable[str], *, complete: bool) -> MonitoredUse:
-        """Return a copy with an entry for each job in `names`.
+        """Return a copy of this object that has an entry for each job in `names`, and no other entries.
 
-        For a job without an entry, the value is None (unknown) if `complete` is True, otherwise 0.
+        For a job without an entry in this object, the value in the copy is None (unknown) if `complete` is
+        True, otherwise 0.
         """
         missing = None if complete else 0
         return replace(self, jobs={name: self.jobs.get(name, missing) for name in names})

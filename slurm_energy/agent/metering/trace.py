@@ -98,9 +98,10 @@ class TraceBuilder:
         self._written = self._points
 
     def parts(self) -> list[bytes | memoryview]:
-        """Return the state as pieces of bytes. Joined, the pieces are the input of `load`.
+        """Return the state of the trace in pieces of bytes.
 
-        A long trace has hundreds of kB, so the pieces are views of the arrays, not copies.
+        The pieces in a row are the input of `load`. A long trace has hundreds of kB, so the pieces are views
+        of the arrays, not copies.
         """
         header = {
             "start": self.start,

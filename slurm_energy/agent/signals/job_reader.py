@@ -47,7 +47,8 @@ class SampledJob:
         cpus: number of the job's CPUs; None if unknown.
         cpu_list: CPUs of the job; None if unknown.
         has_node: whether the job has the whole node.
-        is_private: whether those signals are left out whose values may include activity of other jobs.
+        is_private: whether the activity of other jobs must stay hidden. If so, a signal is left out if its
+            value may include activity of other jobs.
     """
 
     key: tuple[int, int]

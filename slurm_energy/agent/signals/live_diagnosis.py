@@ -119,7 +119,7 @@ class LiveDiagnosisLoop:
         self._errors = UnexpectedErrorLog(log)
 
     async def run(self) -> None:
-        """Diagnose until the task is cancelled."""
+        """Diagnose the running jobs periodically and store the findings, until the task is cancelled."""
         while True:
             interval_s = self._config().agent.live_report_s
             cpu_s = 0.0

@@ -58,11 +58,11 @@ class NodeSignalReader:
         self._last_s: float | None = None
 
     def read(self, jobs: Sequence[SampledJob], node: str) -> SignalPass:
-        """Read all signals once.
+        """Read all signals of the jobs on the node once.
 
         Args:
-            jobs: the jobs; readers of other jobs are closed. After a pass without jobs, the next pass counts
-                as a first pass.
+            jobs: the jobs to read. The readers of all other jobs are closed. If there are no jobs, the next
+                call starts anew, as if it were the first call.
             node: Slurm's name of this node.
         """
         cpu_s, began_s = time.thread_time(), time.monotonic()
@@ -84,7 +84,7 @@ class NodeSignalReader:
             self._jobs.pop(key).close()
 
     def _search(self, jobs: Sequence[SampledJob], node: str, now_s: float) -> None:
-        """Search for control groups and processes of the jobs for which a search is due."""
+        """Search for the control groups and processes of those jobs whose next search is due."""
         scanned: dict[int, JobReader] = {}
         pids: dict[int, tuple[int, ...]] = {}
         for job in jobs:
@@ -114,9 +114,10 @@ class NodeSignalReader:
 
 
 def _readings_of(job: SampledJob, readings: Iterable[SignalReading]) -> Iterable[SignalReading]:
-    """Yield those signal readings of the node that concern a job.
+    """Yield the signal readings of the node that concern one job.
 
-    If other jobs share the measured hardware, the reading is marked as shared in its source, or is left out.
+    Some readings measure hardware that the job shares with other jobs. Such a reading is either marked as
+    shared in its source, or left out.
     """
     gpus = {f"gpu[{index}]": index in job.shared_gpus for index in job.gpus}
     if job.is_private:

@@ -56,13 +56,13 @@ class SignalRecording:
         return bool(self._columns)
 
     def add(self, start: float, end: float, readings: Iterable[SignalReading]) -> None:
-        """Add the readings of one pass.
+        """Add the readings of one pass (reading of all signal sensors).
 
         Args:
             start: time of the previous pass, in seconds since boot. The readings apply from this time on.
             end: time of this pass, in seconds since boot.
-            readings: the readings. The source of a reading may end with a restriction in brackets. The source
-                of the whole series then has this restriction from then on.
+            readings: the readings. The text that names the source of a reading may end with a restriction in
+                brackets. The restriction then also applies to all later readings of this series.
         """
         start = max(start, self.start)
         if end <= start:

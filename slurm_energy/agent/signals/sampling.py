@@ -59,7 +59,7 @@ class SignalSampling:
 
     @property
     def has_new_job(self) -> bool:
-        """Whether a sampled job, or the first Slurm step of one, has begun since the last pass.
+        """Whether a sampled job, or its first Slurm step, has begun since the sensors were last read.
 
         The control groups of a job exist only after its first step has begun.
         """
@@ -163,5 +163,5 @@ class SignalSampling:
 
 
 def _with_step(session: Session) -> tuple[tuple[int, int], bool]:
-    """Return (key of a job, whether a Slurm step of the job is running)."""
+    """Return the key of a job, and whether a Slurm step of the job is running."""
     return session.key, any(step.pid is not None for step in session.steps.values())

@@ -1,8 +1,8 @@
-"""Steps (iterations) that the processes of a job report: the last report per process, in bounded memory.
+"""Store of the steps (iterations) that the processes of a job report, in bounded memory.
 
-A report is cumulative and replaces the previous report of the process, so no data are lost if a report is
-lost. A report is checked completely only when the job's observation is built, because most reports are
-replaced before.
+Only the last report of each process is kept. A report contains all data since the start of the process. No
+data are lost if an earlier report was lost. A report is checked completely only when the job's observation
+is built, because most reports are replaced before that time.
 """
 
 from __future__ import annotations

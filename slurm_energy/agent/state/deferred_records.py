@@ -86,5 +86,8 @@ class DeferredRecords:
         self._pause_s, self._due, self._probe = FIRST_PAUSE_S, 0.0, None
 
     def pause_s(self, now: float) -> float | None:
-        """Return the seconds from `now` until the next probe; None if no record is deferred."""
+        """Return the seconds from `now` until one deferred record is sent to test whether it is accepted.
+
+        The result is None if no record is deferred.
+        """
         return max(0.0, self._due - now) if self._names else None

@@ -161,13 +161,14 @@ class RecordDelivery:
     Args:
         spool: spool that contains the records to deliver.
         cluster: configuration with the address of the controller.
-        node: returns Slurm's name of this node.
+        node: function that returns Slurm's name of this node.
         work: runs a function in the worker thread, which is the only thread that uses the spool.
-        spread_s: returns the seconds over which nodes should spread requests that all nodes send, as the
-            controller requests. The controller of a large cluster requests a longer time. The result never
-            shortens the delay that the route prescribes.
+        spread_s: function that returns the maximum random delay in seconds that the controller requests. The
+            delay spreads the requests of many nodes over time. The larger of this value and the delay of the
+            route is used. A route without a delay stays without a delay.
         route: route of the controller to which the records are sent. A controller of an older release does
-            not know the route of periods. The periods stay in the spool until that controller is upgraded.
+            not have the route of periods. The periods then stay in the spool until the controller is
+            upgraded.
     """
 
     def __init__(

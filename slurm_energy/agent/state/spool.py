@@ -339,7 +339,7 @@ class Spool:
     def _settle_disk(self, size: int) -> None:
         """End the state "disk full" of the spool if there is enough space again, and log the end.
 
-        Enough is the space for 16 traces of `size` bytes.
+        The space suffices if more than 16 traces of `size` bytes fit.
         """
         if not self._disk_full:
             return

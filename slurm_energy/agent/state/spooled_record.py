@@ -66,7 +66,11 @@ class SpooledRecord:
 
 
 def trace_of(name: str) -> str:
-    """Return the name of the file with the power trace of the record in the file `name`."""
+    """Return the name of the file with the power trace of a record.
+
+    Args:
+        name: name of the record's file.
+    """
     return name.removesuffix(RECORD_SUFFIX) + TRACE_SUFFIX
 
 

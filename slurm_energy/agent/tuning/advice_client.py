@@ -1,6 +1,6 @@
-"""Client that asks the controller for advice about tuned jobs.
+"""Client with which the agent asks the controller for advice about the tuning of jobs.
 
-No hook and no job waits for a response.
+The client works in the background. No hook and no job waits for a response.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class AdviceClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send all due requests for advice whenever `wake` has been called, until cancellation."""
+        """Send the due requests for advice to the controller each time `wake` was called.
+
+        The task runs until it is cancelled.
+        """
         while True:
             await self._wake.wait()
             self._wake.clear()

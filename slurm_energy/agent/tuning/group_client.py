@@ -64,7 +64,7 @@ class GroupClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Poll until the task is cancelled."""
+        """Request decisions for all tuned jobs that run on several nodes, until the task is cancelled."""
         try:
             while True:
                 if not self._tuners.has_group_work:
@@ -121,9 +121,10 @@ class GroupClient:
         return pause_s
 
     async def _change(self, key: Key, decided: asyncio.Event, wake: asyncio.Event) -> None:
-        """Change the operating point of a job at the times that all nodes of the job have agreed on.
+        """Change the operating point (hardware settings) of a job at the times that all its nodes know.
 
-        After each change, wake the task that reports the change to the coordinator.
+        The nodes have agreed on these times. After each change, wake the task that reports the change to the
+        coordinator.
         """
         while True:
             at_s = await self._work(self._tuners.group_change_at_s, key)

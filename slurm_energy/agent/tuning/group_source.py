@@ -1,4 +1,7 @@
-"""Source of operating points for a job on several nodes. The controller's coordinator chooses the points."""
+"""Source of the operating points of a job on several nodes.
+
+The agent of each node uses this module. The coordinator in the controller chooses the points.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,10 @@ class GroupSource:
 
     @property
     def requested(self) -> OperatingPoint:
-        """Operating point that the coordinator requests for this node.
+        """Operating point that this node must have for the joint tuning of the job's nodes.
 
-        It is `UNTUNED` while the node does not know which point is in force.
+        The coordinator of the nodes requests it. It is `UNTUNED` while the node does not know which
+        operating point is in force.
         """
         return self._member.point or UNTUNED
 
@@ -49,11 +53,14 @@ class GroupSource:
 
     @property
     def poll_s(self) -> float:
-        """Seconds until the next poll."""
+        """Seconds until this node polls the coordinator of its tuning group again."""
         return self._member.poll_s
 
     def observe(self, window: ProgressWindow) -> None:
-        """Store a measurement window, which the next state message (poll) to the controller will contain."""
+        """Store the result of a measurement window: the speed and power of the job in a time interval.
+
+        The next state message (poll) to the controller will contain this result.
+        """
         self._window = window
 
     def summary(self) -> dict[str, Any]:
@@ -61,11 +68,18 @@ class GroupSource:
         return dict(self._member.summary)
 
     def refuse(self, fields: Iterable[str]) -> None:
-        """Record fields of `OperatingPoint` that this node cannot set, for the next poll."""
+        """Record that this node cannot set some fields of `OperatingPoint`.
+
+        The next message (poll) to the controller reports these fields.
+        """
         self._refused.update(fields)
 
     def next_poll(self) -> GroupPoll:
-        """Return the poll that the agent sends now. Each window is sent only once."""
+        """Return the request (poll) that the agent sends to the coordinator now.
+
+        The request contains the last measurement window, if it was measured at the present operating point.
+        Each window is sent only once.
+        """
         member, window = self._member, None
         if self._window is not None and self._window.point == member.point:
             window = member.to_controller_time(self._window)
@@ -87,10 +101,7 @@ class GroupSource:
         )
 
     def last_poll(self) -> GroupPoll:
-        """Return the last message (poll) of this node to the coordinator of a job.
-
-        The message reports that the job has ended on this node.
-        """
+        """Return the last message (poll) of this node to the coordinator, when the job has ended here."""
         identity = self._identity
         return GroupPoll(
             *(identity.node, identity.job_id, identity.restart_count, identity.nodes, identity.objective),

@@ -1,7 +1,7 @@
-"""Tuner of one job on a node.
+"""Tuner of one job on a node: it looks for better hardware settings while the job runs.
 
-The tuner applies operating points and measures the job's speed and power in time windows. It passes each
-window to a source of operating points, which chooses the next point.
+The tuner applies operating points (combinations of settings), and measures the job's speed and power in time
+windows. It passes each window to a source of operating points, which chooses the next point.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class JobTuner:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The key `tuning` of the job's record so far."""
+        """Present state of the tuning, as stored under the key `tuning` of the job's record."""
         assert self.session.tuning is not None
         return self.session.tuning
 
@@ -193,9 +193,10 @@ class JobTuner:
         return is_young and is_alone and self.tracker.may_become_cycle
 
     def _wait_for_cycle(self, now_s: float) -> bool:
-        """Keep the job untuned and measure nothing until it is known whether it pauses regularly.
+        """Keep a young job untuned and measure nothing, because its pauses may turn out to be regular.
 
-        Windows with a pause and windows without a pause would contradict each other.
+        If the job pauses regularly (cycle), windows with a pause and windows without a pause would give
+        different results.
         """
         is_tuned = self.point != UNTUNED
         if self._source is not None:
@@ -328,11 +329,11 @@ class JobTuner:
         return self.record.get("progress") not in (None, "none") and self.phase != REFERENCE
 
     def follow(self, now_s: float) -> None:
-        """Apply the operating point that the source of points requests, unless the mode forbids it.
+        """Apply the operating point (set of hardware settings) that the source of points requests.
 
-        If a knob turns out to have no effect, the tuner excludes it and starts a new search. The tuner calls
-        this method after each measurement window. A source of operating points calls this method if it
-        requests another point between two windows.
+        Nothing is applied if the mode forbids it. If a setting turns out to have no effect, the tuner
+        excludes it and starts a new search. The tuner calls this method after each measurement window. A
+        source of operating points calls this method if it requests another point between two windows.
 
         Args:
             now_s: current time in seconds since boot.

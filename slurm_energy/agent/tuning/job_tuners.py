@@ -120,8 +120,8 @@ class JobTuners:
     def resume(self, session: Session) -> None:
         """Continue to tune a job after a restart of the agent, starting from the job's untuned settings.
 
-        A job on several nodes keeps its current settings until the coordinator of the job in the controller
-        states the operating point in force.
+        A job on several nodes keeps its current settings for the time being. The coordinator of the job in
+        the controller then states the operating point (set of hardware settings) in force.
         """
         if session.tuning is None or session.key in self._entries:
             return
@@ -149,7 +149,10 @@ class JobTuners:
             self.has_group_work |= _is_in_group(session)
 
     def settings_changed(self, session: Session) -> None:
-        """Restart the measurement of a job at its untuned settings, because its plan has changed."""
+        """Restart the tuning of a job whose planned settings have changed.
+
+        The tuning measures the job at its untuned settings again.
+        """
         if (entry := self._entries.get(session.key)) is not None:
             self._guard(entry, lambda: entry.tuner.restart(self._clock_s()))
 
@@ -203,7 +206,10 @@ class JobTuners:
         session.note("tuning ended after an internal error, see the agent's log")
 
     def phases(self) -> dict[str, str]:
-        """Return the phase of each tuned job, by job as `JOBID.RESTART`."""
+        """Return the phase of the tuning of each job, by job as `JOBID.RESTART`.
+
+        An example of a phase is the warm-up.
+        """
         return {entry.tuner.session.owner: entry.tuner.phase for entry in self._entries.values()}
 
     def advice_requests(self) -> list[AdviceRequest]:
@@ -220,7 +226,10 @@ class JobTuners:
 
     @property
     def awaits_advice(self) -> bool:
-        """Whether a request for advice will become due. Any thread may use this property."""
+        """Whether the controller still has to be asked for tuning advice about a job.
+
+        Any thread may use this property.
+        """
         return bool(self._unasked)
 
     def advise(self, request: AdviceRequest, answer: Mapping[str, Any] | None) -> None:

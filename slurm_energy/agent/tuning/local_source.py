@@ -1,4 +1,7 @@
-"""Sources of operating points for a job that only the agent of this node tunes."""
+"""Sources of operating points for a job that only the agent of this node tunes.
+
+An operating point is a set of hardware settings. A source decides which point the job uses next.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +152,10 @@ class LocalSources:
         reference: Reference,
         interval: MeasuredInterval,
     ) -> ConstantPoint:
-        """Return the operating point to set or try first, and the estimated energy saving."""
+        """Return the recommended operating point for a job in the tuning mode `advise`.
+
+        The result also contains the estimated energy saving at this point.
+        """
         if self._is_missing:
             point = safe_point(points, reference, tuner.tunable.gpu, objective)
             return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value, interval))
@@ -175,9 +181,10 @@ class LocalSources:
     def _start(
         tuner: JobTuner, objective: Objective, config: Config
     ) -> tuple[OperatingPoint, CurveSource] | None:
-        """Return the first operating point to try, and its source; None if no point to try is known.
+        """Return the operating point with which tuning starts, and the source of this point.
 
-        The source is the controller if the controller names a point, otherwise the site or a publication.
+        If the controller has advised a point, this point is returned. Otherwise the point comes from the
+        site's configuration or from a publication. None means that no such point is known.
         """
         advice, tunable = tuner.advice, tuner.tunable
         if advice is not None and advice.start is not None:
@@ -228,9 +235,10 @@ def _program_class(tuner: JobTuner) -> str | None:
 
 
 def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
-    """Return how the time and power at an operating point were known before the search.
+    """Return from which source the response of a job at an operating point was known at the start.
 
-    An example is a measured curve of an earlier run. If nothing was known, the general prior is returned.
+    The source is that stated in the response curve which the controller gave for the job, for example an
+    earlier run. If the curve does not contain the point, the source is the general prior.
     """
     curve = None if tuner.advice is None else tuner.advice.curve
     known = {item.point: item.source for item in curve.points} if curve is not None else {}

@@ -1,4 +1,7 @@
-"""Application of operating points to the hardware of a job, through the settings journal."""
+"""Application of operating points (combinations of settings) to the hardware of a job.
+
+The original values of the settings are kept in the settings journal.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +98,9 @@ class PointApplier:
     def tunable_hardware(self, session: Session, blocked: frozenset[str] = frozenset()) -> TunableHardware:
         """Return the hardware that tuning may change for a job.
 
-        The result includes the limits that would apply to the job without tuning. These are the limits that
-        were in force before any job. If a fixed setting of the job is lower, its value replaces the limit.
+        The result includes the limits that would apply to the job without tuning. Such a limit is the limit
+        that was in force before any job. A lower value that a fixed setting of the job requests replaces
+        this limit.
         """
         before, _ = planner.limits_before_jobs(self._devices, self._settings.journal)
         fixed = {setting.key: setting.value for setting in session.plan}

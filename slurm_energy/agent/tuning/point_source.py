@@ -28,7 +28,10 @@ class PointSource(Protocol):
         """Present phase of the search for an operating point, for example `reference`, `probe` or `hold`."""
 
     def observe(self, window: ProgressWindow) -> None:
-        """Take a measured window into account. `requested` may change."""
+        """Process the measurements of a time window.
+
+        The operating point `requested` may change as a result.
+        """
 
     def summary(self) -> dict[str, Any]:
         """Return the result so far in the format of the record's key `tuning`."""

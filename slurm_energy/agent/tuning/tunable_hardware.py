@@ -58,10 +58,10 @@ class TunableHardware:
         return len(own.packages)
 
     def without_idle_gpus(self, gpu_draw_watts: float | None) -> TunableHardware:
-        """Return a copy without GPUs if the job requested no GPUs and the GPUs are idle.
+        """Return this hardware without the GPUs if the job does not use them.
 
-        Otherwise the hardware is returned unchanged. The GPUs are idle if their power is a small fraction of
-        their limits.
+        The job does not use the GPUs if it requested no GPUs and they are idle. They are idle if their power
+        is a small fraction of their limits. If the job uses GPUs, the hardware is returned unchanged.
 
         Args:
             gpu_draw_watts: highest mean power of a GPU of the untuned job; None if unknown or without GPUs.
@@ -124,9 +124,11 @@ class TunableHardware:
         )
 
     def _can_disable_boost(self, policies: Sequence[CpufreqPolicy]) -> bool:
-        """Return whether a bound at the maximum of the frequency table switches boost off.
+        """Return whether tuning of this job can switch boost off by a frequency bound.
 
-        Boost is a setting of the whole node.
+        The bound is the maximum of the frequency table. The result is True only if three conditions hold.
+        The job has the whole node, because boost is a setting of the whole node. The node has boost. All
+        CPUs use the driver acpi-cpufreq.
         """
         drivers = {policy.driver for policy in policies}
         return self.scope.whole_node and self.hardware.boost and drivers == {"acpi-cpufreq"}
@@ -172,8 +174,9 @@ class TunableHardware:
     def _profile_points(self) -> list[OperatingPoint]:
         """Return one operating point for each power profile that all GPUs of the job offer.
 
-        The driver sets power limit and clocks according to an enforced power profile. Such a profile is
-        therefore never combined with a power limit or a clock bound.
+        An operating point is a set of hardware settings. The driver sets power limit and clocks according to
+        an enforced power profile. Such a profile is therefore never combined with a power limit or a clock
+        bound.
         """
         gpus = self.gpus
         if not gpus or "gpu_power_profile" in self.blocked:

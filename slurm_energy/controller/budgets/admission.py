@@ -157,8 +157,9 @@ class BudgetAdmission:
     ) -> AdmissionReport:
         """Let as many pending jobs start as the power budgets permit, by licenses and reservations.
 
-        Call this method once per control period. While slurmctld is slow, the call returns the last report
-        at once. It does not do so if the free power (headroom) of a budget has fallen.
+        Call this method once per control period. If slurmctld is slow, most calls change nothing and return
+        the last report at once. A call always does its work if the free power (headroom) of a budget has
+        fallen.
 
         Args:
             now_unix_s: the time now in Unix seconds.

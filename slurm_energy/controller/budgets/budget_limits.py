@@ -191,7 +191,10 @@ class BudgetLimits:
         return None if ended else override
 
     def configured_watts(self, name: str, unix_s: float) -> float:
-        """Return the limit that applies to a budget without its live limit; infinity means no limit."""
+        """Return the configured limit of a budget; infinity means no limit.
+
+        A live limit, which an administrator sets while senergyctld runs, is ignored.
+        """
         return self._limits[name].source.limit_at(unix_s)
 
     def problem(self, name: str, unix_s: float) -> str:

@@ -47,7 +47,7 @@ class SignalLocation:
 
 @dataclass(frozen=True, slots=True)
 class SignalText:
-    """The last text of a signal.
+    """The text that was last read from a signal. A signal states the limit of a power budget.
 
     Attributes:
         text: content of the file or of the response.
@@ -99,7 +99,10 @@ class SignalReader:
 
     @property
     def texts(self) -> Mapping[str, SignalText]:
-        """The last text of each signal that has been read, by name of the budget."""
+        """The last text of each signal that has been read, by name of the budget.
+
+        A signal states the limit of a power budget. It is a file or URL outside slurm-energy.
+        """
         return self._texts
 
     async def loop(self) -> None:
@@ -155,7 +158,7 @@ class SignalReader:
 
 
 def read_signal_file(path: Path) -> SignalText:
-    """Return the text of a signal file.
+    """Return the text of a file from which the limit of a power budget is computed (signal file).
 
     Any user may own the file, but the file must not be writable by all users. A modification time in the
     future counts as now.

@@ -70,9 +70,10 @@ class JobCover:
         self._index_of_ids: dict[tuple[int, ...], int] = {}
 
     def of_sets(self, sets: Iterable[tuple[int, ...]]) -> Bools:
-        """Return for each budget and each set of jobs whether the budget counts a job of the set.
+        """Return, for each budget and each set of jobs, whether the budget applies to a job of the set.
 
-        The result has the shape (b, number of sets) for b budgets.
+        A budget applies to a job if it includes the power of the job. The result has the shape (b, number of
+        sets) for b budgets.
         """
         indices = [self._set_index(ids) for ids in sets]
         return np.ascontiguousarray(self._table()[indices].T)
@@ -89,10 +90,10 @@ class JobCover:
         return total
 
     def _table(self) -> Bools:
-        """Return for each combination of account, user and QOS which budgets count its jobs.
+        """Return which budgets apply to the jobs of each combination of account, user and QOS.
 
-        The combinations are those that have occurred. The result is an array of booleans of shape (number of
-        combinations, b).
+        A budget applies to a job if it includes the power of the job. The combinations are those that have
+        occurred. The result is an array of booleans of shape (number of combinations, b), for b budgets.
         """
         return np.array(self._covers, np.bool_).reshape(len(self._covers), len(self._scopes))
 
@@ -127,7 +128,9 @@ def _covers_owner(scope: BudgetScope, owner: _Owner | None) -> bool:
 
 
 class CoverSums:
-    """Sums over the n nodes or devices that each of b budgets counts.
+    """Computes, for each of b budgets, sums over the nodes or devices under the budget.
+
+    There are n nodes or devices in total.
 
     Args:
         cover: whether each budget counts each node or device, shape (b, n).

@@ -1,6 +1,7 @@
-"""Run time of groups of devices under power limits, and the lowest power of the groups.
+"""Effect of power limits on groups of devices, for decisions about power budgets.
 
-The values come from response curves or from the physical model.
+The module computes the run time of a group under several power limits, and the power of the group at its
+lowest limit. The values come from response curves or from the physical model.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ def lowest_power(
 
 @functools.lru_cache(maxsize=4096)
 def _lowest_ratio(curve: ResponseCurve, of_gpu: bool, min_watts: float) -> float | None:
-    """Return the power ratio that was measured at the lowest power limit of a device.
+    """Return how much power a device drew at about its lowest power limit, relative to no limit.
 
-    The ratio is that of the first point of the response curve whose limit is at most `_LOWEST_RATIO` times
-    `min_watts`. None means that the curve has no such point.
+    The response curve contains measured points. The result is the power ratio of the first point whose limit
+    is at most `_LOWEST_RATIO` times `min_watts`. None means that the curve has no such point.
 
     Args:
         curve: measured response of a program to power limits.

@@ -39,26 +39,22 @@ class CycleOutcome:
 
     Attributes:
         table: the devices with a power limit.
-        groups: groups of the devices that run jobs and that the controller can limit. The devices
-            of a group get the same limit.
+        groups: groups of the devices that run jobs and that the controller can limit. The devices of a group
+            get the same limit.
         grouped: indices in `table` of the devices that belong to a group, in the order of
             `groups.of_device`.
         members: number of devices of each group under each budget, shape (b, number of groups).
-        shares: result of distributing the power among the groups. The result contains the limit of
-            each group, and the budget that determines this limit.
-        rest_watts: power of the parts of each node without a power limit, shape (number of
-            nodes,).
-        node_cover: whether a budget counts a whole node, shape (b, number of nodes).
-        counted_watts: power that each device contributes to its budgets after the decision, shape
-            (n,).
-        measured_watts: measured power under each budget; unknown power counts as committed. Shape
-            (b,).
+        shares: result of distributing the power among the groups. The result contains the limit of each
+            group, and the budget that determines this limit.
+        rest_watts: power of those parts of each node that have no power limit, shape (number of nodes,).
+        node_cover: whether a budget includes the power of a whole node, shape (b, number of nodes).
+        counted_watts: power that each device contributes to its budgets after the decision, shape (n,).
+        measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
         fixed_watts: power under each budget that no power limit of a device controls, shape (b,).
-        usable_watts: limit of each budget minus the margin, the promised power and
-            `CycleInputs.excess`, shape (b,).
+        usable_watts: limit of each budget minus the margin, the promised power and `CycleInputs.excess`,
+            shape (b,).
         promised_watts: power that each budget keeps free for starts of jobs, shape (b,).
-        needs_no_limit: whether all devices under a budget may have their maximum limit, shape
-            (b,).
+        needs_no_limit: whether all devices under a budget may have their maximum limit, shape (b,).
         safe_watts: limit that each device may have if the controller is silent, shape (n,).
     """
 
@@ -79,7 +75,10 @@ class CycleOutcome:
 
     @property
     def committed_watts(self) -> Floats:
-        """Maximum power of the nodes under each budget at the ceilings in force, shape (b,)."""
+        """Maximum power of the nodes under each budget, shape (b,).
+
+        The maximum holds for the present ceilings, i.e. the upper bounds of device power.
+        """
         total: Floats = self.fixed_watts + self.table.sums.total(self.counted_watts)
         return total
 
@@ -169,9 +168,9 @@ def _start_watts(
 ) -> Floats:
     """Return the power that each budget keeps free for starting jobs, shape (b,).
 
-    A starting job may draw power above the lowest limits of its devices. The safety margin of a budget's
-    limit covers a part of this power. The remaining part is kept free if the budget has power left above the
-    lowest limits of all devices.
+    While a job starts, it may draw more power than the lowest limits of its devices permit. The safety
+    margin of a budget's limit covers a part of this additional power. The rest is kept free, but only from
+    the power that is left above the lowest limits of all devices.
 
     Args:
         inputs: state of the engine.
@@ -218,10 +217,10 @@ def _needs_no_limit(
 
 
 def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:
-    """Return, for each of the b budgets, the minimum power limits of its idle devices, summed up.
+    """Return the sum of the minimum power limits of idle devices, for each of the b budgets.
 
-    Only idle devices that count with their ceiling in the budget are included. Idle devices that count with
-    their idle power are not. The shape is (b,).
+    The sum includes only idle devices that contribute their power limit to the budget. It excludes idle
+    devices that contribute their idle power. The shape is (b,).
     """
     waiting = table.is_free & ~table.busy & ~counting.as_idle
     return table.sums.total(np.where(waiting, table.min_watts, 0.0))
@@ -265,11 +264,11 @@ def _grant(
 
 
 def _lowest_watts(table: CycleDevices, reserved: Floats) -> Floats:
-    """Return the power that each device may draw in spite of a lower ceiling, shape (n,).
+    """Return the power that each device may draw although its ceiling is lower, shape (n,).
 
-    A ceiling is a power limit that a budget sets for a device. Two cases count: A device does not keep a
-    ceiling below its minimum limit. A device may also exceed a ceiling for some time after the ceiling was
-    lowered. The power that it then draws above the ceiling is not free for other devices.
+    A ceiling is a power limit that a budget sets for a device. There are two reasons: a device cannot keep a
+    ceiling below its minimum limit, and a device may exceed a ceiling for some time after the ceiling was
+    lowered. The power above the ceiling is not free for other devices.
     """
     exceeds = table.watts > np.maximum(_MAX_OVER_CEILING * reserved, reserved + _MIN_RISE_WATTS)
     drawn = np.where(exceeds, np.minimum(table.watts, table.max_watts), 0.0)
@@ -296,9 +295,10 @@ def _safe_watts(
 
 
 def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> list[CeilingBudget]:
-    """Return the budgets that restrict the power limits (ceilings) of devices.
+    """Return the budgets that restrict the ceilings (upper bounds of power limits) of devices.
 
-    Each returned budget has the rows of its devices and the power that it has for them.
+    Each returned budget consists of the rows of its devices and of the power that is available for these
+    devices together. A budget with unlimited power is left out.
 
     Args:
         rows: row of each device in the columns of ceilings, shape (n,).
@@ -315,10 +315,12 @@ def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> lis
 def _measured_watts(
     inputs: CycleInputs, table: CycleDevices, nodes_covered: Bools, counted: Floats, rest: Floats
 ) -> Floats:
-    """Return the measured power under each of b budgets, without the fixed power; shape (b,).
+    """Return the power under each of b budgets, measured as far as possible, shape (b,).
 
-    For a device whose power is unknown, the value in `counted` is used. If the total power of a node is
-    measured, the power of the node's other parts follows from the measurement. Otherwise it is assumed.
+    The fixed power of each budget is left out. For a device whose power is unknown, the value in `counted`
+    is used. For the other parts of a node, the power in `rest` is assumed. If the power of a whole node and
+    of all its devices is measured, the result contains the difference between the measured and the assumed
+    power of the other parts.
     """
     is_known = table.controlled & ~np.isnan(table.watts)
     watts = np.where(is_known, table.watts, counted)
@@ -338,8 +340,8 @@ def _measured_watts(
 def _floor_percent(budgets: Sequence[BudgetInForce], cover: Bools) -> Floats:
     """Return the lowest permitted power limit of each device, in percent of its range.
 
-    The limit is the highest `floor_percent` of all budgets that count the power of the device. It is 0 if no
-    budget counts the device.
+    Each budget has a value `floor_percent`. The result for a device is the highest of the values of the
+    budgets that include the power of the device. The result is 0 if there is no such budget.
     """
     percent = np.array([budget.floor_percent for budget in budgets], np.float64)
     floors: Floats = np.max(np.where(cover, percent[:, None], 0.0), axis=0, initial=0.0)

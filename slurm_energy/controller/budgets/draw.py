@@ -51,11 +51,14 @@ class DecayingMaximum:
 
 
 class DeviceDraw:
-    """Estimates of a device's power: with its present jobs and no limit, and while idle.
+    """Estimates of a device's power, which are updated with each report of its node.
+
+    One estimate is the power that the device would draw with its present jobs if it had no power limit. The
+    other estimate is the power of the idle device.
 
     Attributes:
-        idle: power of the device while it is idle.
-        limited_share: share of the last seconds in which the limit held the device back, 0 to 1.
+        idle: power of the device while no job uses it.
+        limited_share: share of the last seconds in which the power limit held the device back, from 0 to 1.
     """
 
     __slots__ = (

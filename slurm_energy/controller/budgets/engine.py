@@ -94,8 +94,7 @@ class BudgetEngine:
     def reaction_s(self) -> float:
         """Time from a decision of the engine until the nodes have confirmed the lowered power limits.
 
-        The future fall of a budget's limit may be known. The engine then applies the lower limit earlier by
-        this time.
+        If it is known that the limit of a budget will fall, the engine decides this time earlier.
         """
         return 2.0 * self.poll_s + 2.0
 
@@ -134,8 +133,8 @@ class BudgetEngine:
     def set_promised(self, promised_watts: Mapping[str, float]) -> None:
         """Set the power that Slurm may still give to new jobs, by name of the budget.
 
-        The engine keeps free the power that jobs can draw with the limits at their start, until a node
-        reports them.
+        A new job starts with start limits, which apply until its node reports the job. The engine keeps free
+        the power that new jobs can draw with these limits.
         """
         self._promised = promised_watts
 
@@ -234,7 +233,8 @@ class BudgetEngine:
     def restore(self, states: Mapping[str, Any], now_s: float) -> list[str]:
         """Restore the engine from stored states of nodes. Call this method once, before the first poll.
 
-        No limit is raised until every node has reported or its lease has ended.
+        No limit is raised until every node has reported. A node that does not report is waited for only as
+        long as its last decision is valid (lease).
 
         Returns:
             Nodes whose stored state is damaged. These nodes are treated like nodes that have never reported.
@@ -266,11 +266,12 @@ class BudgetEngine:
         return NodeDecision(max(1, number), limits, safe, minima, **times)
 
     def _lease_s(self) -> float:
-        """Return the time for which the decisions are valid.
+        """Return the time for which the decisions are valid (lease).
 
-        This time ends before the next known fall of a limit. If the controller is absent when the limit
-        falls, the nodes have changed to their safe limits in time. Each decision before the fall renews the
-        lease. The last decision before the fall contains the lower limits.
+        If a limit is known to fall soon, this time ends before the fall. A node whose decision has ended
+        changes to its safe limits. If the controller is absent when the limit falls, the nodes are therefore
+        already at their safe limits. Each decision before the fall renews the lease. The last decision
+        before the fall contains the lower limits.
         """
         lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
         falls_s = min((budget.falls_in_s for budget in self._budgets), default=math.inf)
@@ -316,7 +317,10 @@ class BudgetEngine:
 
 
 def _differs(stored: Mapping[str, Any], node: BudgetNode) -> bool:
-    """Return whether the power of a node's parts without a power limit has changed since it was stored."""
+    """Return whether the unlimited part of a node's power differs from the stored value.
+
+    This part is the power of the devices without a power limit. Small changes do not count.
+    """
     for key, maximum in (("reserve_watts", node.reserve), ("unlimited_watts", node.unlimited)):
         before, now = stored.get(key), maximum.value
         if now is not None and (before is None or abs(now - before) > max(_STORED_WATTS, 0.03 * before)):

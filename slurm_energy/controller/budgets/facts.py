@@ -59,7 +59,8 @@ class BudgetInForce:
         scope: the nodes or jobs under the budget.
         limit_watts: limit now. If the limit will fall so soon that nodes must lower their power now, this
             value is the lower limit after the fall. Infinity means no limit.
-        lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
+        lowest_watts: lowest limit of the next hours. The safe limits, which nodes use without contact to the
+            controller, must keep this limit.
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
         constant_watts: power under the budget that no node reports, such as the power of switches.
@@ -270,7 +271,7 @@ class BudgetedNodeStatus:
         state: `reporting`, `silent`, `safe`, `distrusted` or `off`.
         reason: reason for the value of `state`; may be empty.
         measured_watts: measured power; None if unknown.
-        committed_watts: power that the node takes from its budgets in the calculation.
+        committed_watts: power with which the node is counted under its budgets.
         max_watts: maximum power of the node if its devices have no power limits.
         job_ids: ids of the jobs on the node.
         job_range: power that jobs can add on the node above idle.

@@ -1,4 +1,7 @@
-"""Construction of the groups of a budget decision from the devices of all nodes."""
+"""Construction of groups of devices from the devices of all nodes, for decisions about budgets.
+
+A decision sets the same power limit for all devices of a group.
+"""
 
 from __future__ import annotations
 

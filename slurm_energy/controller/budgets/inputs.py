@@ -54,8 +54,9 @@ class BudgetInputs:
         running: cache of the running jobs in Slurm.
         run: runs Slurm's commands.
         failures: log of failures; a repeated failure is logged once.
-        oracle: returns the predictor of response curves. The predictor maps a model and a kind of hardware
-            to a curve. None means that there is no predictor.
+        oracle: returns the predictor of response curves, or None if there is no predictor. A response curve
+            states time and power at different power limits. The predictor maps a model and a kind of
+            hardware to a curve.
 
     Attributes:
         allocated: running jobs by id, as Slurm describes them.
@@ -99,9 +100,10 @@ class BudgetInputs:
 
         Args:
             config: the configuration.
-            limits: limits of the budgets. This call passes the tree of accounts to this object.
+            limits: limits of the budgets. If a budget needs the tree of accounts, this call stores the tree
+                in `limits`.
             kinds: kinds of devices by job id, as nodes report them.
-            unknown: jobs (id, restart count) that nodes report and `jobs` lacks.
+            unknown: jobs (id, restart count) that nodes report and that are missing in the attribute `jobs`.
         """
         if self._is_due("nodes", NODES_AGE_S):
             await self._guarded("nodes", self._read_nodes(config))

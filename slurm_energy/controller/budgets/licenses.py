@@ -78,10 +78,10 @@ class BudgetHeadroom:
         return self.headroom_watts - self.retained_from(0)
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether the budget includes a pending job with these names.
+        """Return whether the budget covers a pending job of this user, account, partition and QOS.
 
-        For a budget that limits certain nodes the result is False, because the nodes of a pending job are
-        not known.
+        A budget that limits certain nodes never covers a pending job, because the nodes of the job are not
+        known yet.
         """
         names = {
             ScopeKind.PARTITION: partition.split(","),
@@ -93,19 +93,21 @@ class BudgetHeadroom:
         return self.scope.kind is ScopeKind.CLUSTER or is_named
 
     def retained_from(self, level: int) -> float:
-        """Return the part of the headroom that a job with a price level may not use.
+        """Return the part of the headroom that a new job may not use, because running jobs need it.
 
-        This part is reserved for running jobs.
+        Args:
+            level: price level of the new job. It states how much work the job yields per watt.
         """
         return self.retained_watts[level] if self.retained_watts else 0.0
 
     def at_level(self, level: int) -> BudgetHeadroom:
-        """Return a copy of this state with the headroom that jobs with a given price level may use.
+        """Return a copy of this state for jobs up to a given price level.
 
-        The headroom is the power that new jobs may add. A part of it is reserved for running jobs. This part
-        depends on the price level of the new job, which measures its work per watt. The copy is valid only
-        if no job has a price level above `level`. Licenses are counted relative to this headroom, so that
-        the numbers of licenses stay small in a large cluster.
+        The price level of a job measures its work per watt. The headroom is the power that new jobs may add.
+        A part of it is reserved for running jobs. How much is reserved depends on the price level of the new
+        job. The headroom in the copy is what jobs at `level` may use. The copy is valid only if no job has a
+        price level above `level`. Licenses are counted relative to this headroom, so that the numbers of
+        licenses stay small in a large cluster.
         """
         kept = self.retained_from(level)
         if not math.isfinite(kept):
@@ -114,12 +116,12 @@ class BudgetHeadroom:
         return dataclasses.replace(self, headroom_watts=self.headroom_watts - kept, retained_watts=others)
 
     def reachable_steps(self, demand_watts: Floats, reachable_watts: Floats) -> list[tuple[float, float]]:
-        """Return the future steps of the limit; the limit after some falls is raised.
+        """Return the future changes of a budget's limit as Slurm's licenses must represent them.
 
-        At a fall of the limit, the budget can lower the power limits of jobs. A job may therefore start
-        before the fall if its power at its lowest limits fits under the limit after the fall. Slurm starts
-        the job only if its licenses fit, and they represent more power. The limit after the fall is
-        therefore raised until the licenses of all such jobs fit.
+        When the limit falls, the budget can lower the power limits of running jobs. A job may therefore
+        start before the fall if its power at its lowest limits fits under the lower limit. Slurm starts the
+        job only if its licenses fit, but the licenses represent more power. Therefore the limit after a fall
+        is returned with a higher value, so that the licenses of all such jobs fit.
 
         Args:
             demand_watts: licenses that each waiting job requests, shape (m,).
@@ -170,10 +172,10 @@ def feasible_licenses(
     cluster: BudgetHeadroom | None,
     held: Mapping[int, int],
 ) -> Ints:
-    """Return the number of licenses (watts under power budgets) of each job.
+    """Return the number of power licenses of each job. One license stands for one watt of a budget.
 
-    A pending job may need more power than the budget can ever free. Its number of licenses is then reduced
-    by `feasible_watts`.
+    A pending job may need more power than the budget can ever free. The number of licenses of such a job is
+    reduced (see the function `feasible_watts`), so that the job can start.
 
     Args:
         queue: the jobs.
@@ -202,10 +204,10 @@ def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int])
 
 
 def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]) -> Ints:
-    """Return the number of licenses (watts under power budgets) of each job.
+    """Return the number of licenses of each job. Under power budgets, one license is one watt.
 
-    For a running job, it is the number of licenses that the job holds. For a pending job, it is the number
-    that the job needs.
+    For a running job, the number is that of the licenses that the job holds. For a pending job, it is the
+    number that the job needs.
     """
     pairs = zip(queue.job_id.tolist(), wanted.tolist(), strict=True)
     return np.array([held.get(job, watts) for job, watts in pairs], np.int64)
@@ -290,18 +292,18 @@ def license_demands(
     names_of: Callable[[int], Sequence[str]],
     now_unix_s: float,
 ) -> dict[str, LicenseDemand]:
-    """Return the power licenses that waiting jobs request, by name of the license.
+    """Return how many power licenses the waiting jobs request, by name of the license.
 
-    A license of a power budget stands for one watt. Only two kinds of jobs are included: jobs that lack
-    nothing but licenses, and jobs that Slurm has not considered yet. Jobs that wait for nodes are left out:
-    the power for their start would be kept free but not used.
+    A license of a power budget stands for one watt. A waiting job is included only if it lacks nothing but
+    licenses, or if Slurm has not considered it yet. Jobs that wait for nodes are left out. If they were
+    included, power would be kept free for them although they cannot start.
 
     Args:
         queue: the jobs.
         counts: licenses that each job requests, shape (n,).
         power: power of the jobs.
         names: names of the licenses.
-        names_of: function that returns the names of the licenses of the job in a row.
+        names_of: function that returns the names of the licenses of the job in a row of the queue.
         now_unix_s: the time now.
     """
     waits = (queue.state == PENDING) & ~queue.held
@@ -353,8 +355,8 @@ def waiting_sentences(
 def waiting_sentence(watts: int, budget: BudgetHeadroom, level: int) -> str:
     """Return the sentence that tells a user why a job waits for power under a budget.
 
-    A part of the budget's free power may be reserved for running jobs. How much is reserved depends on the
-    job's price level (`level`).
+    A part of the budget's free power may be reserved for running jobs. This part depends on the work per
+    watt of the waiting job, which `level` (an index into a list of prices of power) measures.
     """
     free, kept = max(0.0, budget.headroom_watts), budget.retained_from(level)
     text = f"waits for power: it adds {watts} W, and {max(0.0, free - kept):.0f} W are free"

@@ -189,10 +189,10 @@ class BudgetLoop:
                 task.cancel()
 
     async def decide(self) -> None:
-        """Make one decision and store the state that the controller needs after a restart.
+        """Make one decision about the power budgets, and store it for a restart of the controller.
 
         Raises:
-            UnavailableError: the state could not be stored. In this case no limit is raised.
+            UnavailableError: the state could not be stored. The decision then raises no power limit.
         """
         parts = self.parts
         if parts is None:
@@ -312,7 +312,10 @@ class BudgetLoop:
             await asyncio.sleep(self.config.budget.period_s if parts is not None else CYCLE_S)
 
     async def _release_power(self) -> None:
-        """Remove the reservations and policy lines that remain from an earlier configuration."""
+        """Remove the license reservations and policy-file lines of an earlier power-budget configuration.
+
+        If Slurm does not answer, the removal is repeated later.
+        """
         if self.policy_lines:
             self.policy_lines = ()
             self._on_policy_lines()

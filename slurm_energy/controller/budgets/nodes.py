@@ -65,7 +65,7 @@ class BudgetDevice:
 
         Args:
             report: part of a poll of the node that describes the device.
-            row: row of the device in the columns of ceilings.
+            row: index of the device in the engine's table of ceilings (upper bounds of device power).
             jobs: jobs on the node, by job id.
             now_s: time now.
         """
@@ -142,7 +142,7 @@ class BudgetNode:
 
         Args:
             poll: poll of this node.
-            rows: row of each device in the columns of ceilings (upper bounds of device power).
+            rows: index of each device of the node in the engine's table of devices whose power is limited.
             now_s: time now.
         """
         poll = self._reachable.apply(poll, now_s, is_trusted=not self.distrust)
@@ -222,7 +222,10 @@ class BudgetNode:
             self.devices[name] = BudgetDevice(self, report, rows.get(name, -1))
 
     def job_range(self) -> JobRange:
-        """Return the power above idle that jobs can add on the node, and the idle power of its devices."""
+        """Return how much power above idle power jobs can add on the node.
+
+        The result also contains the idle power and the minimum power limits of the node's devices.
+        """
         packages, gpu, packages_idle, gpu_idle = 0.0, 0.0, 0.0, 0.0
         for device in self.devices.values():
             idle = device.draw.idle.value or 0.0
@@ -269,6 +272,9 @@ def _job_ids(poll: NodePoll) -> frozenset[int]:
 
 
 def _only_kind(devices: Sequence[BudgetDevice]) -> str:
-    """Return the kind that all devices share; empty if the devices are of several kinds."""
+    """Return the kind of device, such as a GPU, if all devices are of the same kind.
+
+    The text is empty if the devices are of several kinds.
+    """
     kinds = {device.report.kind for device in devices}
     return kinds.pop() if len(kinds) == 1 else ""

@@ -34,7 +34,10 @@ def budget_sentences(cycle: BudgetCycle, job: BudgetedJobStatus) -> list[str]:
 
 
 def node_objects(cycle: BudgetCycle, is_visible: Callable[[int], bool]) -> list[BudgetNodeObject]:
-    """Return the nodes of a decision as JSON objects, which name only jobs that the caller may see."""
+    """Return the nodes of a budget decision as JSON objects.
+
+    The objects name only jobs that the caller may see.
+    """
     return [_node(status, is_visible) for _, status in sorted(cycle.nodes.items())]
 
 

@@ -28,12 +28,12 @@ _KEPT: Final = 0.999  # weight of earlier polls, per poll
 class OtherPower:
     """Power of a node without its devices, learned from readings of this node.
 
-    The method `watts_at` estimates this power from a known power of the devices. Its starting point is
-    `value`, the maximum of recent readings. `device_watts` is the power of the devices when `value` was
-    read. For each watt that the devices may draw above `device_watts`, `slope` watts are added to `value`.
-    For each watt that they may draw less, half of `slope` is subtracted. The slope is fitted by least
-    squares. It is applied neither to a power restored from storage, nor on a node without a sensor of the
-    whole node.
+    The attribute `value` is the maximum of recent readings of this power. When it was read, the devices had
+    the power `device_watts`. The method `watts_at` estimates the present power of the other parts from a
+    known power of the devices. For each watt that the devices may draw above `device_watts`, `slope` watts
+    are added to `value`. For each watt that the devices may draw less, half of `slope` is subtracted. The
+    slope is fitted by least squares. It is applied neither to a power restored from storage, nor on a node
+    without a sensor of the whole node.
 
     Attributes:
         value: maximum of recent readings of the other parts' power in watts; None means unknown.

@@ -34,9 +34,10 @@ Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """Arguments of `BudgetAdmission.update`, which adapts the admission of jobs to the budgets.
+    """Input for the decision which pending jobs may start under the power budgets.
 
-    The number of licenses in Slurm follows from the free power of the budgets (headrooms).
+    `BudgetAdmission.update` uses this input. It adapts the number of licenses in Slurm to the free power of
+    the budgets (`headrooms`), because a job needs one license per watt.
     """
 
     unix_s: float

@@ -27,7 +27,7 @@ from slurm_energy.tuning.response_curve import ResponseCurve
 
 
 class ProgramKey(NamedTuple):
-    """Key that identifies a response curve: the program of a job, and a kind of device."""
+    """Key under which the measured power of a program on one kind of device is stored."""
 
     user: str
     fingerprint: str | None
@@ -49,9 +49,10 @@ class PendingPower:
         start_watts: power that must be free when the jobs start with the lowest limits. Shape (n,).
         reachable_watts: power that the jobs may draw although their devices have the lowest limits. GPUs may
             exceed these limits; packages count with their expected power. Shape (n,).
-        levels: index of each job's price in `work_price.PRICES`, shape (n,).
-        programs: programs of the jobs. If the response curves of these programs are known, the computation
-            uses them.
+        levels: price level of each job, shape (n,). The price is the work per joule that the job yields; the
+            level is its index in `work_price.PRICES`.
+        programs: programs of the jobs. If the response of a program to power limits (its response curve) is
+            known, the computation uses it.
     """
 
     watts: Ints
@@ -63,7 +64,7 @@ class PendingPower:
 
 
 class _Part(NamedTuple):
-    """The processor packages or the GPUs of one pending job in one partition.
+    """The devices of one type, processor packages or GPUs, of a pending job in one partition.
 
     All powers are in watts of one device.
     """
@@ -82,7 +83,11 @@ class _Part(NamedTuple):
 
 
 def program_key(user: str, flags: Mapping[str, str], kind: str) -> ProgramKey | None:
-    """Return the program that a job's flags name; None if no flag names a program or `kind` is unknown."""
+    """Return the program that a job's flags name, as a key with the kind of device.
+
+    The result is None if no flag names a program, or if `kind` is empty because the kind of device is
+    unknown.
+    """
     fingerprint = flags.get("ENERGY_FINGERPRINT", "")
     known = fingerprint if FINGERPRINT_FORM.fullmatch(fingerprint) else None
     model = flags.get("ENERGY_MODEL") or None
@@ -98,11 +103,12 @@ def pending_power(
     floor_percent: float,
     curves: Mapping[ProgramKey, ResponseCurve],
 ) -> PendingPower:
-    """Return the power that each pending job will add, from which is decided whether it may start.
+    """Return the power that each pending job will add when it starts.
 
-    A job without a predicted power counts with `full_watts`. The predicted power of a job is divided between
-    its processor packages and its GPUs in the ratio of their maximum power. A package that a job uses only
-    in part counts with its full power, because its lowest limit holds for the whole node.
+    The power budgets decide from this power whether the job may start. A job without a predicted power
+    counts with `full_watts`. The predicted power of a job is divided between its processor packages and its
+    GPUs in the ratio of their maximum power. A package that a job uses only in part counts with its full
+    power, because its lowest limit holds for the whole node.
 
     Args:
         queue: the jobs.
@@ -176,9 +182,10 @@ def _by_job(part_watts: Floats, of_pair: Sequence[int], rows: Ints, full_watts: 
 
 
 def _package_watts(parts: Sequence[_Part], groups: PowerGroups) -> Floats:
-    """Return the assumed power of the packages in each part of a job at their lowest limits.
+    """Return the assumed power of the processor packages when they have their lowest power limits.
 
-    The shape is (n,). Parts that consist of GPUs have values without meaning.
+    The result has one value for each part of a job, shape (n,). A part is all packages or all GPUs that the
+    job uses in a partition. The values for parts that consist of GPUs have no meaning.
     """
     with_gpus = {part.pair for part in parts if part.is_gpu}
     feeds_gpus = np.array([part.pair in with_gpus for part in parts], np.bool_)

@@ -1,4 +1,7 @@
-"""Checks of a node's poll against known facts about this node and about the jobs in Slurm."""
+"""Checks of a node's report to the power budgets.
+
+The report (poll) is compared with known facts about the node and about the jobs in Slurm.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +77,13 @@ def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[t
 
 
 def without_jobs(poll: NodePoll, job_ids: Container[int]) -> NodePoll:
-    """Return a copy of a poll without the given jobs.
+    """Return a copy of a node's report without the given jobs.
 
     The devices of these jobs count as busy with an unknown job.
+
+    Args:
+        poll: report of the node's agent.
+        job_ids: ids of the jobs to leave out.
     """
     if not any(job_id in job_ids for device in poll.devices for job_id in device.job_ids) and not any(
         job.job_id in job_ids for job in poll.jobs

@@ -1,6 +1,6 @@
-"""Collection of what senergyctld stores about power budgets.
+"""Collection of the data about power budgets that senergyctld stores.
 
-Samples of the power go to the database. Events go to the audit trail.
+The collected samples of the power go to the database. The collected events go to the audit trail.
 """
 
 from __future__ import annotations

@@ -100,9 +100,9 @@ def _headroom_at_prices(outcome: CycleOutcome) -> Floats:
 
 
 def _feeds_gpus(outcome: CycleOutcome) -> Bools:
-    """Return which devices are processor packages of jobs that also use GPUs.
+    """Return which devices are CPU packages of jobs that also use GPUs.
 
-    The result has one element per grouped device.
+    The result has one element per device that belongs to a group of devices of the budget decision.
     """
     devices = [outcome.table.devices[row] for row in outcome.grouped.tolist()]
     with_gpus = {device.report.job_ids for device in devices if device.is_gpu}

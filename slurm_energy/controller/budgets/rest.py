@@ -100,9 +100,10 @@ def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
 
 
 def _boot_rest(inputs: CycleInputs, node: BudgetNode) -> float:
-    """Return by how much the power of a booting node exceeds the power committed to its devices.
+    """Return the part of a booting node's power that its devices do not account for.
 
-    The result is 0 if the node does not boot.
+    The result is the power of the booting node minus the power that is committed to its devices. It is 0 if
+    the node does not boot.
     """
     facts = inputs.slurm_nodes.get(node.name)
     if facts is None or facts.boot_watts is None:

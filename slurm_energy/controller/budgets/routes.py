@@ -1,4 +1,8 @@
-"""Routes about power budgets: polls of nodes, state, live changes, history and explanations."""
+"""HTTP routes of senergyctld for power budgets.
+
+They serve the polls of nodes, the state and the history of budgets, changes of limits by operators, and
+explanations for single jobs.
+"""
 
 from __future__ import annotations
 

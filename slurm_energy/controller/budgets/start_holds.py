@@ -45,7 +45,7 @@ class HeldBudget(Protocol):
 class StartHolds:
     """Holds of pending jobs that would exceed a power budget if they started.
 
-    A held job cannot start.
+    A held job cannot start. The number of held jobs is limited.
 
     Args:
         updater: changes pending jobs in Slurm.
@@ -53,9 +53,9 @@ class StartHolds:
             None means that no other part delays jobs.
 
     Attributes:
-        max_headroom_watts: upper bound of the power that new jobs may get, by name of the budget. A budget
-            has an entry only in one case: too many jobs would take the power for which the budget's first
-            waiting job waits, so that not all of them can be held.
+        max_headroom_watts: upper bound of the power that new jobs may get, by name of the budget. It
+            protects the power for which the first waiting job of a budget waits. A budget has an entry only
+            if there are too many jobs to hold all those that could take this power.
     """
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
@@ -81,14 +81,15 @@ class StartHolds:
             watts: power that each job adds above idle.
             now_unix_s: the time now.
             budgets: budgets in force.
-            counted_jobs: running jobs whose power is already subtracted from the headroom of the
-                budgets.
-            only_delaying: hold only the jobs that fit under the budget but would delay the first job
-                that does not fit. Slurm's licenses then make the jobs that do not fit wait.
+            counted_jobs: running jobs whose power is already subtracted from the headroom of the budgets
+                (the power that new jobs may add).
+            only_delaying: whether fewer jobs are held. If true, a job is held only if it fits under the
+                budget but would delay the first job that does not fit. The jobs that do not fit then wait
+                because of Slurm's licenses.
 
         Returns:
-            The reason for the hold of each held job as a sentence, by job id. In addition the
-            failures, one line each.
+            The reason for the hold of each held job as a sentence, by job id. In addition the failures, one
+            line each.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -167,8 +168,9 @@ class StartHolds:
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
         """Return running jobs, pending jobs in order of priority, and the headroom of each budget.
 
-        The budgets do not yet count the power of running jobs that are not in `counted_jobs`. The power of
-        these jobs is therefore subtracted from the headroom.
+        The headroom is the power that new jobs may add. The budgets do not yet count the power of running
+        jobs that are not in `counted_jobs`. The power of these jobs is therefore subtracted from the
+        headroom.
         """
         running, pending = [], []
         names: dict[int, str] = {}

@@ -63,20 +63,20 @@ class CycleDevices:
 
     @property
     def is_free(self) -> Bools:
-        """Mask of the devices whose power limit decisions may change, shape (n,)."""
+        """Mask of the devices whose power limits the controller may change in a decision, shape (n,)."""
         free: Bools = self.controlled & ~self.off
         return free
 
 
 @dataclass(slots=True)
 class DeviceCounting:
-    """Power at which each of n devices counts under a budget. Each column has n elements.
+    """Power with which each of n devices is counted under a budget. Each column has n elements.
 
     Attributes:
-        as_idle: whether the device counts at its idle power.
+        as_idle: whether the device is counted with its idle power.
         idle_watts: idle power of the devices for which `as_idle` is true; 0 for all other devices.
-        still_watts: power at which a device counts if decisions cannot change its limit; 0 for all other
-            devices.
+        still_watts: power with which a device is counted if decisions cannot change its limit; 0 for all
+            other devices.
     """
 
     as_idle: Bools
@@ -98,12 +98,15 @@ class DeviceCounting:
 
 
 def device_table(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCover) -> CycleDevices:
-    """Return the devices with a power limit as columns.
+    """Return a table of all devices with a power limit, for one decision about the power budgets.
+
+    There are b budgets.
 
     Args:
         inputs: state of the engine.
-        nodes_covered: whether a budget counts a whole node, shape (b, number of nodes).
-        jobs_covered: which budgets count which jobs.
+        nodes_covered: for each budget and node, whether the budget includes the power of the whole node,
+            shape (b, number of nodes).
+        jobs_covered: for each job, the budgets that include the power of the job.
     """
     devices = [device for node in inputs.nodes for device in node.devices.values() if device.row >= 0]
     node = np.array([device.node.index for device in devices], np.int64)
@@ -133,7 +136,10 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCov
 
 
 def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
-    """Return how much power each device counts under the budgets before new limits are decided."""
+    """Return the power of each device that already counts under the budgets.
+
+    This is the power before new limits are decided.
+    """
     reserved = inputs.commitment.reserved_watts[table.row]
     as_idle = _counts_as_idle(inputs, table, reserved)
     held = np.where(table.trusted, reserved, np.maximum(table.max_watts, reserved))
@@ -145,10 +151,10 @@ def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
 
 
 def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Floats) -> Bools:
-    """Return, for each device, whether its idle power is its part of the budgets' power.
+    """Return which devices count with their idle power in the power under the budgets.
 
-    This is so if the device is idle and its ceiling (the bound on its power limit) is at the minimum. A job
-    can then start only at the minimum.
+    A device counts with its idle power if it is idle and its ceiling (the bound on its power limit) is at
+    the minimum. A job on this device can then start only at the minimum.
     """
     if not inputs.settings.counts_idle:
         return np.zeros(len(table.devices), np.bool_)

@@ -203,7 +203,10 @@ def _forecast(values: SignalValues) -> SignalForecast:
 
 
 def _load(state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
-    """Return the expected load in GPUs or in CPUs. Running jobs count first, then pending jobs."""
+    """Return the load that a cluster expects from its running and pending jobs, in GPUs or in CPUs.
+
+    The running jobs are added first, and the pending jobs after them.
+    """
     units = state.gpus if by_gpus else state.cpus
     running = [(end_s, gpus if by_gpus else cpus) for end_s, cpus, gpus in state.running]
     load = ExpectedLoad(units, now_s, [job for job in running if job[1]])

@@ -131,7 +131,10 @@ def _with_rest(pending: Floats) -> tuple[tuple[float, float, float], ...]:
 
 
 def _half_limits(queue: QueueColumns) -> Floats:
-    """Return half the time limit of each job: the run time that a nameplate prediction assumes."""
+    """Return half the time limit of each job.
+
+    A nameplate prediction, which uses no earlier runs, assumes this run time.
+    """
     limits = np.where(np.isnan(queue.time_limit_s), NO_LIMIT_S, queue.time_limit_s)
     halves: Floats = limits / 2
     return halves

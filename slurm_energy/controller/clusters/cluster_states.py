@@ -94,7 +94,10 @@ class ClusterStates:
         self._closed = False
 
     async def loop(self) -> None:
-        """Query the other clusters at every refresh until cancelled."""
+        """Request the state of each other cluster regularly, until the task is cancelled.
+
+        A state is requested again when it is older than the configured refresh time.
+        """
         while True:
             self.ask_others()
             await asyncio.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""Routes of the choice among clusters: the state of this cluster, and the choice for a job."""
+"""HTTP routes for the choice among clusters: state of this cluster, and chosen cluster for a job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Holding of pending jobs by moving their begin time ahead.
+"""Holding of pending jobs by setting their begin time to a later time.
 
-While a job is held, its begin time is moved ahead repeatedly. If senergyctld stops, the begin times pass and
-the jobs start. Thus a stopped senergyctld never blocks the queue.
+While a job is held, its begin time is set to a later time again and again. If senergyctld stops, the begin
+times pass and the jobs start. Thus a stopped senergyctld never blocks the queue.
 
 Power budgets, quotas and deferral may hold the same job at the same time. Each of the three is called a
 holder. The job starts when no holder holds it any more, and not before the begin time that its user
@@ -25,7 +25,10 @@ _ROUNDING_S: Final = 1.0  # Slurm's times are whole seconds
 
 
 class BeginTimeHolds:
-    """The pending jobs that one holder holds: the deferral, the quotas or the power budgets.
+    """The pending jobs that one part of senergyctld holds by moving their begin times.
+
+    This part of senergyctld is the deferral, the quotas or the power budgets. Each part has its own object
+    of this class.
 
     Args:
         updater: changes jobs.
@@ -152,9 +155,16 @@ class BeginTimeHolds:
     def _must_move(self, job: int, begin_s: float, now_unix_s: float, target_s: float) -> bool:
         """Return whether the begin time of a held job must be changed to `target_s` in Slurm.
 
-        If the current begin time is near, it must be changed to the later time, even if a user has chosen
-        it. If the current begin time is too late, it is changed to an earlier time only if senergyctld has
-        chosen it.
+        There are two cases. In the first case, the current begin time is too early: it is not later than the
+        middle between now and `target_s`. It must then be moved, even if a user has chosen it. In the second
+        case, the current begin time is too late. It is then moved to an earlier time, but only if
+        senergyctld has chosen the current begin time.
+
+        Args:
+            job: id of the job.
+            begin_s: current begin time of the job in Slurm.
+            now_unix_s: the time now.
+            target_s: wanted begin time.
         """
         if not begin_s > now_unix_s + (target_s - now_unix_s) / 2:
             return True

@@ -55,7 +55,11 @@ class BeginTimes:
             self.moved.pop(job, None)
 
     def is_held_by_others(self, holder: int, job: int) -> bool:
-        """Return whether another part of senergyctld also holds a pending job by its begin time."""
+        """Return whether a pending job is also held by another holder than the given one.
+
+        A holder is a part of senergyctld that delays jobs by a later begin time: the power budgets, the
+        quotas or the deferral.
+        """
         return bool(self._claims.get(job, set()) - {holder})
 
     def original_s(self, job: int, begin_s: float) -> float:

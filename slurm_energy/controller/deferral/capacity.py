@@ -141,12 +141,13 @@ def expected_demand(
     signals: SignalColumns,
     now_s: float,
 ) -> ArrivalDemand:
-    """Return the numbers of CPUs and GPUs that jobs not yet submitted are expected to need.
+    """Return how many CPUs and GPUs jobs that are not submitted yet are expected to need.
 
     Args:
         arrivals: jobs that have ended, in order of submission.
-        queued: jobs of the queue. Without these jobs, the rate of long jobs and of deferred jobs would be too
-            low. Queued jobs have no effect if no job has ended yet.
+        queued: jobs that are in the queue. Jobs that run long or are deferred have often not ended yet.
+            Without the queue, too few of these jobs would be expected. Queued jobs have no effect if no job
+            has ended yet.
         kinds: kinds of resources.
         signals: forecasts of the signals, which define the time slots.
         now_s: Unix seconds.
@@ -171,7 +172,11 @@ def expected_demand(
 
 
 def total_units(nodes: Sequence[NodeResources], kinds: ResourceKinds) -> Floats:
-    """Return the number of CPUs or GPUs of each kind. Nodes count if they are up or powered down."""
+    """Return how many units of each kind of resource the nodes have.
+
+    The kinds of resources are CPUs, GPUs of any type, and GPUs of one type. Nodes count if they are up or
+    powered down.
+    """
     total = np.zeros(kinds.count)
     for node in nodes:
         if not (node.usable or node.is_off):

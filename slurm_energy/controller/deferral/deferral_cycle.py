@@ -13,7 +13,7 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 
 @dataclass(slots=True)
 class DeferralCycle:
-    """Result of one planning cycle of the deferral of jobs.
+    """Result of one cycle in which senergyctld plans the deferral of jobs.
 
     Attributes:
         now_s: Unix seconds.

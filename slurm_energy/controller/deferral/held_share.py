@@ -17,9 +17,10 @@ def shared_fairly(
 
     Args:
         queue: all jobs.
-        rows: rows of the deferrable jobs, shape (d,).
+        rows: indices of the deferrable jobs in the queue, shape (d,).
         deferred: the jobs to choose from, as indices of `rows`.
-        saving: expected saving by deferring each pending job, the deferrable jobs first; NaN means unknown.
+        saving: expected saving by deferring each planned job; NaN means unknown. The first d values are
+            those of the jobs in `rows`.
         held: ids of the jobs that are already held. These jobs have precedence over other jobs of the same
             user.
         limit: maximum number of jobs to hold.

@@ -1,4 +1,7 @@
-"""Facts about deferred jobs, for the database, for users and for explanations. No numpy here."""
+"""Facts about deferred jobs, as the database, the users and explanations need them.
+
+The module does not use numpy.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,12 @@ class DeferredJob:
         return Decision(self.job_id, self.submit_s, self.since_s, DEFER, why, details)
 
     def release_decision(self, now_s: float, why: str) -> Decision:
-        """Return the entry of the audit trail about the end of the hold."""
+        """Return the entry of the audit trail which states that a deferred job is no longer held.
+
+        Args:
+            now_s: time of the release in Unix seconds.
+            why: reason for the release.
+        """
         details = {"planned_start_s": self.planned_start_s, "held_s": self.total_held_s(now_s)}
         return Decision(self.job_id, self.submit_s, now_s, RELEASE, why, details)
 

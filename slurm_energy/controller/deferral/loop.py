@@ -149,10 +149,10 @@ class DeferralLoop:
             self._failures.report(_SUBJECT, self._error)
 
     def eligible_times(self) -> Mapping[int, float]:
-        """Return the time from which the wait of each deferred job counts, by job id.
+        """Return the time from which the waiting time of each deferred job counts, by job id.
 
-        Time for which a job was held does not count as waiting. Otherwise a job would gain priority by its
-        slack.
+        Time for which a job was held on purpose does not count as waiting time. Otherwise a user could gain
+        priority by permitting a long delay (slack).
         """
         planner, now_s = self._planner, self._clock()
         return (

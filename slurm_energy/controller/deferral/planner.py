@@ -325,7 +325,8 @@ class DeferralPlanner:
     def _planned_s(self, group: Ints) -> Floats:
         """Return the planned start of each deferred (held) job, in Unix seconds.
 
-        `group` contains the group ids of the jobs. NaN means that the job is not held.
+        `group` contains one job id per group of tasks or components that Slurm addresses together. NaN means
+        that the job is not held.
         """
         known = [self.jobs.get(job_id) for job_id in group.tolist()]
         held = [job if job is not None and job.held_since_s is not None else None for job in known]
@@ -375,9 +376,9 @@ class DeferralPlanner:
     def _keep_imminent_starts(self, cycle: DeferralCycle, rows: Ints, plan: DeferralPlan) -> None:
         """Keep a held job waiting if its planned start is near and cheaper than a start now.
 
-        The policy releases a job when waiting saves less than a minimum. Shortly before the planned start,
-        the possible saving is always below this minimum. The policy alone would therefore release the job
-        too early.
+        The deferral policy releases a job when further waiting saves less than a minimum. Shortly before the
+        planned start, the wait can save only little, so that the policy alone would release the job too
+        early.
         """
         for at in np.flatnonzero(plan.reason[: len(rows)] == DeferralReason.GOOD_NOW).tolist():
             job = self.jobs.get(int(cycle.group[rows[at]]))

@@ -1,4 +1,7 @@
-"""Signals such as prices in CSV files of the site, read again when a file changes. The module needs numpy."""
+"""Reader of signals, such as prices, from CSV files of the site.
+
+A file is read again when it has changed. The module needs numpy.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Columns with durations that users state in the energy flags of their jobs, such as the slack.
+"""Durations that users state in the energy flags of their jobs, as columns with a value per job.
 
-The module needs numpy.
+An example of such a duration is the slack, by which the start of a job may be delayed. The module needs
+numpy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Facts about suspended jobs, for storage and for a restarted senergyctld. No numpy here.
+"""Facts about suspended jobs that senergyctld stores in order to survive a restart.
 
-A job is suspended by a requeue: slurmctld ends its run and starts the job again at a later begin time.
+A job is suspended by a requeue: slurmctld ends its run and starts the job again at a later begin time. The
+module does not import numpy.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class SuspendedJob:
         return restart_count == self.restart_count and abs(submit_s - self.submit_s) <= _SAME_SUBMIT_S
 
     def decision(self) -> Decision:
-        """Return the entry of the audit trail about the suspension."""
+        """Return this suspension as an entry of the audit trail."""
         details = dataclasses.asdict(self)
         for key in ("job_id", "submit_s"):
             del details[key]
@@ -93,9 +94,9 @@ class SuspendedJob:
 def restored_suspensions(decisions: Iterable[Decision]) -> list[SuspendedJob]:
     """Return the suspensions of jobs that an earlier senergyctld wrote to its audit trail.
 
-    The oldest entry comes first. Entries that another release wrote in another form are left out. An entry
-    may describe a suspension that was stored but not carried out. This is harmless, since no run of the job
-    continues such a suspension.
+    The oldest entry comes first. Entries that another release wrote in another form are left out. The audit
+    trail may also contain suspensions that were stored but never carried out. They are harmless, because
+    they match no run of a job.
     """
     names = {field.name for field in dataclasses.fields(SuspendedJob)}
     restored: list[SuspendedJob] = []

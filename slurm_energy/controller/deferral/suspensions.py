@@ -1,8 +1,9 @@
 """Suspension of running jobs by requeues. The module needs numpy.
 
-A suspended job is requeued with a later begin time. slurmctld does not start it before this time. The begin
-time is moved ahead as for other deferred jobs. If senergyctld dies at any point, the begin time passes and
-the job starts again. The module also stores the suspensions and what is known about the suspended jobs.
+A suspended job is requeued with a later begin time, and slurmctld does not start the job before this time.
+The begin time is always near. As long as the suspension lasts, senergyctld sets it again and again to a
+later time. If senergyctld dies, the begin time passes and the job starts again. The module also stores the
+suspensions and what is known about the suspended jobs.
 """
 
 from __future__ import annotations
@@ -113,10 +114,10 @@ class Suspensions:
         return continued
 
     def forget_old(self, now_s: float) -> None:
-        """Forget suspensions and exclusions of jobs that are too old to matter.
+        """Forget suspensions that are too old to matter.
 
-        Only the age counts, not the absence of a job from the queue. A job is also missing in the queue
-        while its run begins or ends.
+        Also forget exclusions of jobs from suspension whose time is over. Only the time counts, not the
+        absence of a job from the queue. A job is also missing in the queue while its run begins or ends.
         """
         oldest_s = now_s - _KEPT_S
         self._suspended = {
@@ -218,7 +219,7 @@ class Suspensions:
             self._suspended[one.job_id].remove(one)
 
     def _may(self, queue: QueueColumns) -> Bools:
-        """Return which running jobs may be suspended. Their slack is not checked here.
+        """Return which running jobs may be suspended, regardless of their slack (permitted delay).
 
         A job array or heterogeneous job is held as a whole. Its single jobs are therefore not suspended. A
         job that was requeued for another reason is not suspended, because the time from which its slack

@@ -1,4 +1,7 @@
-"""The queue and the free resources in the form that deferral policies take. The module needs numpy."""
+"""Table of the queue and of the free resources, as input for the policies that defer jobs.
+
+The module needs numpy.
+"""
 
 from __future__ import annotations
 
@@ -106,9 +109,9 @@ def deferral_table(
 
 
 def _urgent_rows(queue: QueueColumns, leader: Ints, deferrable: Ints) -> Ints:
-    """Return the rows of the pending jobs that may start now and must not be delayed.
+    """Return the indices of the pending jobs that may start now and are not deferrable.
 
-    The order is by priority, highest first. Jobs that are deferrable are left out.
+    The job with the highest priority comes first.
     """
     waits = (queue.state == PENDING) & (leader == np.arange(queue.count)) & ~queue.held & ~queue.dependent
     waits[deferrable] = False

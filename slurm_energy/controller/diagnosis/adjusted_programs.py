@@ -53,9 +53,10 @@ class ValuesInForce:
 
 
 def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
-    """Return the adjusted values for a run that was submitted without adjusted sbatch options.
+    """Return the adjusted values for a run that was submitted with sbatch as usual.
 
-    The program requests these values while it runs. A pending trial is left out in two cases:
+    The run has no adjusted options of sbatch. Its program requests the adjusted values while it runs. The
+    values of a pending trial are left out in two cases:
 
     - The trial also needs sbatch options, because all its adjustments are to be tried together.
     - The next run of the program must measure the run time without adjustments.
@@ -68,18 +69,23 @@ def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
 
 
 def program_part(values: Mapping[str, int]) -> dict[str, int]:
-    """Return those adjusted values that a program reads from its agent while it runs."""
+    """Return those adjusted values that a program reads from its agent while it runs.
+
+    An adjusted value is a value that the diagnosis advised, such as a number of loader processes. All other
+    values are left out.
+    """
     return {name: value for name, value in values.items() if name in _PROGRAM_NAMES}
 
 
 def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False) -> ValuesInForce:
     """Return the adjusted values for the next run of a program.
 
-    A trial tests one or more adjusted values. The run is submitted with the options of all adjustments.
+    The values are those of all kept trials, and those of one pending trial. A trial tests one or more
+    adjusted values. The values that are options of sbatch are set at submission.
 
     Args:
         trials: all trials of the program.
-        only_plain: leave out a pending trial that needs options, or that waits for a run without
+        only_plain: leave out a pending trial that needs options of sbatch, or that waits for a run without
             adjustments.
     """
     values: dict[str, int] = {}
@@ -102,10 +108,10 @@ def own_values(trial: AdjustmentTrial) -> dict[str, int]:
 
 
 def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
-    """Return whether the values of a trial of adjustments are within the given limits.
+    """Return whether the values of a trial are within the given limits.
 
-    The limits may be newer than the trial. A trial whose values are not in force always counts as within the
-    limits.
+    A trial tests adjusted values of a program. The limits may be newer than the trial. A trial whose values
+    are not in force always counts as within the limits.
     """
     if trial.state not in (PENDING, KEPT):
         return True
@@ -131,16 +137,15 @@ def effective_values(offered: OfferedRun | None) -> dict[str, int]:
 
 
 def unrequested(trial: AdjustmentTrial, offered: OfferedRun) -> list[str]:
-    """Return the adjustments of a trial that the program has not used.
+    """Return the kinds of adjustment in a trial that the program has not used in a run.
 
-    A program uses an adjustment if it requests the value from its agent. The result contains the kinds of
-    adjustment that it has not requested.
+    A program uses an adjustment if it requests the value from the agent.
     """
     return sorted(name for name in trial.program_values if name not in offered.requested)
 
 
 def trial_json(trial: StoredTrial) -> dict[str, Any]:
-    """Return a stored trial as a JSON object for its owner."""
+    """Return a stored trial (test of adjusted values of a program) as a JSON object for its owner."""
     return {
         "trial": trial.key,
         "uid": trial.uid,

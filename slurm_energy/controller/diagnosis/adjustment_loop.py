@@ -81,7 +81,11 @@ class AdjustmentLoop:
         return {"trials_started": self._started, "trials_decided": self._decided}
 
     async def verify(self) -> int:
-        """Verify all pending trials. Return the number of trials for which a decision was made."""
+        """Verify all pending trials, and return the number of trials that were decided.
+
+        A trial tests an adjustment of a program in further runs. The decision is whether the adjustment is
+        kept or undone.
+        """
         count = 0
         for trial in await self._store.read(adjustments.pending_trials, self._config().cluster.name):
             try:

@@ -146,12 +146,13 @@ class AdjustmentRoutes:
         }
 
     async def apply(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Start a trial for the program of one of the caller's jobs.
+        """Start a trial of changed values, such as another number of loader processes, for a program.
 
-        The trial uses the best permitted adjustments.
+        The program is that of one of the caller's jobs. The trial changes the next runs of the program. It
+        uses the best of the advised changes that the caller permits.
 
         Raises:
-            NotFoundError: the caller has no such job, or the advice about it contains no permitted
+            NotFoundError: the caller has no such job, or the advice about the job contains no permitted
                 adjustment.
             UsageError: the caller permits no adjustments, or the job cannot be compared with later runs.
         """
@@ -194,7 +195,7 @@ class AdjustmentRoutes:
     async def undo(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
         """Undo the adjustments of a program, both pending and kept ones.
 
-        The caller names the program by one of the caller's own jobs.
+        The caller names one of the caller's own jobs. The program is that of this job.
 
         Raises:
             NotFoundError: the caller has no such job, or no adjustment of that job's program is in force.

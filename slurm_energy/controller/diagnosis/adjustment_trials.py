@@ -151,9 +151,10 @@ class AdjustmentTrials:
         return await self._store.write(adjustments.add_trial, stored)
 
     async def verify(self, stored: StoredTrial) -> TrialDecision | None:
-        """Compare the ended runs of a pending trial with the runs before the trial.
+        """Compare the runs of a pending trial that have ended with the runs before the trial.
 
-        Return the decision about the trial; None means that there is no new decision.
+        A trial tests whether changed values of a program (adjustments) remove a cause of waste. Return the
+        decision about the trial; None means that there is no new decision.
 
         Raises:
             UnavailableError: the database refused.
@@ -202,7 +203,11 @@ class AdjustmentTrials:
     async def _before(
         self, trial: AdjustmentTrial, program: AdjustedProgram, runs: OfferedRuns
     ) -> Sequence[RunFigures]:
-        """Return the figures of completed runs that used the values in force before the trial."""
+        """Return the figures of runs for comparison with the runs of a trial.
+
+        A trial tests adjusted values of a program. The returned runs are completed and used the values that
+        were in force before the trial.
+        """
         same = [
             run for run, offer in runs if run.state == _COMPLETED and effective_values(offer) == trial.base
         ]
@@ -236,10 +241,10 @@ def _is_control(
 
 
 def _never_requested(trial: AdjustmentTrial, stored: StoredTrial, ended: OfferedRuns) -> TrialDecision | None:
-    """Return the decision to end a trial because its values are never requested.
+    """Return the decision to end a trial because the program never requests the adjusted values.
 
-    The trial ends if a later run completed without requesting the values. None means that there is
-    no such run.
+    A trial tests adjusted values of a program in its next runs. The trial ends if a later run completed
+    without requesting the values. The result is None if there is no such run.
     """
     if trial.sbatch_options:
         return None

@@ -1,4 +1,7 @@
-"""Findings of the running jobs of all nodes, from the last live reports: HTTP route and metric."""
+"""HTTP route and metric for the findings of the running jobs of all nodes.
+
+The findings come from the last live report of each node.
+"""
 
 from __future__ import annotations
 

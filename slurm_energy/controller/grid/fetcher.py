@@ -245,9 +245,10 @@ class GridFetcher:
     async def _fetch_older(
         self, series: FetchedSeries, state: FetchState, token: str, recent_s: float
     ) -> None:
-        """Fetch values that are older than the recent values, for times with few or no stored values.
+        """Fetch older values for times that have few or no stored values.
 
-        The oldest fetched values are `backfill_s` seconds old.
+        Recent values, from `recent_s` on, are fetched elsewhere. This method goes back in time until
+        `backfill_s` seconds before now.
         """
         oldest_s = math.floor((self._clock() - series.backfill_s) / _HOUR_S) * _HOUR_S
         until_s = min(recent_s, state.scanned_from_s)
@@ -322,7 +323,8 @@ def _series_of(settings: GridSettings) -> list[FetchedSeries]:
 def _first_recent_s(series: FetchedSeries, newest_end: float | None, now: float) -> float:
     """Return the time from which the recent values of a series must be fetched.
 
-    If the database has values, it is shortly before the end of the newest value. Otherwise it is a day ago.
+    The time is shortly before the end of the newest value in the database. If the database has no value, the
+    time is a day ago.
     """
     first = now - min(series.backfill_s, _DAY_S)
     if newest_end is not None:

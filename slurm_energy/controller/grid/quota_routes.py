@@ -1,4 +1,8 @@
-"""Routes about quotas: used energy, emissions and cost, changes by administrators, and the audit trail."""
+"""HTTP routes about quotas.
+
+They return the energy, cost and emissions that were used, and the audit trail. Administrators change quotas
+with them.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def carbon_settings(config: Config) -> GridSettings:
 
 
 def price_settings(config: Config) -> GridSettings:
-    """Return the settings of the price."""
+    """Return the settings by which the electricity price is obtained, such as provider and zone."""
     table = config.price
     provider = provider_of(GridQuantity.PRICE, table.provider)
     return GridSettings(

@@ -67,9 +67,9 @@ class GridFactorSource:
         )
 
     async def signals(self, start_s: float, end_s: float) -> dict[str, GridSeries]:
-        """Return carbon intensity and price between two times in Unix seconds, without their fallbacks.
+        """Return the series of carbon intensity and price between two times in Unix seconds.
 
-        The names of the series are those of `signals.SignalName`.
+        The result contains no fallback values. Its keys are names from `signals.SignalName`.
 
         Raises:
             UnavailableError: the database or a CSV file cannot be read.

@@ -52,7 +52,7 @@ class Rights:
 
     @property
     def visibility(self) -> Visibility | None:
-        """Restriction of selections to data that the user may see; None if there is no restriction."""
+        """Restriction of database queries to the records that the user may see; None if there is none."""
         return None if self.everything else Visibility(self.uid, self.accounts)
 
     def described(self) -> dict[str, object]:

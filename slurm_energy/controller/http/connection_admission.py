@@ -160,7 +160,10 @@ class ConnectionAdmission:
             self.sweep()
 
     def sweep(self) -> None:
-        """Close all connections whose present phase lasts too long."""
+        """Close all connections that take too long, for example to send their request.
+
+        Each phase of a connection has its own time limit.
+        """
         for connection in list(self._all()):
             connection.abort_if_late()
 
@@ -170,9 +173,11 @@ class ConnectionAdmission:
         yield from self._identified
 
     def _make_room(self, address: str, newest: GuardedConnection | None) -> None:
-        """Close the oldest connection of an address that has sent no request for a while.
+        """Close one connection of an address that has too many connections.
 
-        If no connection of this address has been silent that long, close `newest` instead, unless it is None.
+        The function closes the oldest connection that was opened more than `GRACE_S` seconds ago and has not
+        sent its request head yet. If there is no such connection, the function closes `newest`. If `newest`
+        is None too, nothing is closed.
         """
         since_s = self.clock() - GRACE_S
         silent = (one for one in self._unidentified[address] if one.awaits_head and one.since_s < since_s)

@@ -1,4 +1,7 @@
-"""Routes about one job: its records with traces, the decisions about the job, and its observations."""
+"""HTTP routes about one job.
+
+They return the job's records with traces, the decisions about the job, and its observations.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ R = TypeVar("R")
 
 
 class RecordReader:
-    """Reader of records on behalf of a caller.
+    """Reader of energy records. It limits the query time of callers who are not operators.
 
     Args:
         store: the database.

@@ -85,7 +85,13 @@ class NameCheck:
                 raise await asyncio.to_thread(_unknown_name, kind, name, slurm_names | recorded)
 
     async def _slurm_names(self, kind: str) -> frozenset[str] | None:
-        """Return the names of one kind in Slurm, at most a minute old; None if Slurm did not answer."""
+        """Return all account names or all partition names that Slurm knows, at most a minute old.
+
+        The result is None if Slurm did not answer.
+
+        Args:
+            kind: which of the two kinds of names to return.
+        """
         async with self._lock:
             read_s, names = self._cached.get(kind, (-_MAX_AGE_S, None))
             if self._clock() - read_s >= _MAX_AGE_S:

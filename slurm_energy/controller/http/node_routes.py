@@ -109,9 +109,10 @@ class NodeRoutes:
         return answer | await asyncio.to_thread(self._node_list, in_slurm, rights.everything)
 
     def _node_list(self, in_slurm: Mapping[str, NodeInSlurm], everything: bool) -> dict[str, Any]:
-        """Return the lists `nodes` and `facts`.
+        """Return the lists `nodes` and `facts` for the response about the nodes of the cluster.
 
-        The field `facts` of a node is the index of the node's facts in the list `facts`.
+        Facts are properties of a node that its agent has reported. Equal facts of several nodes are listed
+        only once: the field `facts` of a node is an index into the list `facts`.
         """
         cluster = self._config().cluster.name
         states = {state.node: state for state in self._live.nodes()}

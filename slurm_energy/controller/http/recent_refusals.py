@@ -1,6 +1,7 @@
-"""The last reason for which a live report of a node was refused.
+"""Memory of the reasons for which live reports of nodes were refused.
 
-The reasons are kept in memory for a limited time.
+A live report states the present power of a node and the energy of its running jobs so far. The last reason
+of each node is kept for a limited time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ _MAX_NODES: Final = 10_000
 
 
 class RecentRefusals:
-    """The reasons why senergyctld refused the latest live reports, by node.
+    """The reasons for which senergyctld refused the latest live reports, by node.
+
+    A live report states the present power of a node and the energy of its running jobs so far.
 
     Args:
         clock: function that returns monotonic seconds.
@@ -35,7 +38,10 @@ class RecentRefusals:
         self._reasons[node] = self._clock(), reason
 
     def forget(self, node: str) -> None:
-        """Remove the reason for a node, because a report of the node was accepted."""
+        """Delete the stored reason for the refusal of a node's report.
+
+        Call this method when a report of the node has been accepted.
+        """
         self._reasons.pop(node, None)
 
     def recent(self) -> dict[str, str]:

@@ -10,14 +10,15 @@ _REST_FACTOR: Final = 3.0  # an ordinary user uses at most about a quarter of a 
 
 
 class RequestLimits:
-    """One limiter per kind of request.
+    """Limits on the number of simultaneous requests, one `RequestLimiter` per kind of request.
 
     Attributes:
-        costly: inquiries that read many rows or need much computation. All costly inquiries of ordinary users
-            together occupy only a part of the threads for requests and of the threads for reading.
-        light: inquiries that are answered from memory, and changes.
-        ingest: deliveries of records and periods. Many deliveries wait for one database transaction;
-            `ByteBudget` limits the memory for waiting deliveries.
+        costly: inquiries that read many rows or need much computation. All costly inquiries of ordinary
+            users together occupy only a part of the threads for requests and of the threads for reading.
+        light: inquiries that are answered from memory, and requests that change something.
+        ingest: deliveries of energy records and of periods (the energy of a node in an interval). Many
+            deliveries wait for one database transaction; `ByteBudget` limits the memory for waiting
+            deliveries.
         advice: inquiries of agents about settings and values of a starting job.
         groups: polls of agents that tune jobs on several nodes.
         power: polls of agents for the power limits that budgets set.

@@ -1,4 +1,7 @@
-"""HTTP routes about one subject. The handlers need only the parameters and the rights of the caller."""
+"""Groups of the controller's HTTP routes; each group serves one subject.
+
+The handlers of the routes receive only the parameters of the request and the rights of the caller.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,10 @@ class BootWaitServer:
         self.slurm_uid: int | None = None
 
     async def loop(self) -> None:
-        """Serve the socket until cancelled. A new path takes effect within a few polls."""
+        """Serve the socket until cancelled.
+
+        If the configuration names a new path for the socket, the server moves there within a few polls.
+        """
         while True:
             path = self._path()
             if path is None:

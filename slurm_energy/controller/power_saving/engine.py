@@ -256,9 +256,9 @@ def fold(changes: Sequence[str] | Sequence[NodeChange]) -> str:
 
 
 def rules_of(config: PowerSavingConfig) -> PowerSavingRules:
-    """Return the parameters of the rule that powers idle nodes down and up.
+    """Return the parameters of the rules that power idle nodes down and up, from a configuration.
 
-    The result's `wake_probability` is at least the configured `risk`.
+    The `wake_probability` of the result is never lower than the configured `risk`.
     """
     return PowerSavingRules(
         risk=config.risk,

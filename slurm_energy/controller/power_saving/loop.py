@@ -92,7 +92,10 @@ class PowerSavingLoop:
         self._recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
 
     async def loop(self) -> None:
-        """Decide periodically, and serve the boot socket, until cancelled."""
+        """Run the power saving in the background until the task is cancelled.
+
+        The task decides periodically which nodes to power down or up, and serves the boot socket.
+        """
         try:
             await asyncio.gather(self._decide(), self._boot_waits.loop(), self._measure())
         finally:
@@ -128,7 +131,7 @@ class PowerSavingLoop:
             await asyncio.sleep(settings.power_program_interval_s)
 
     async def _record_off(self) -> None:
-        """Store for which times nodes were off, with the energy that was measured in these times."""
+        """Store the periods in which nodes were off, with the energy measured in these periods."""
         off = [name for name, (phase, _) in self._boots.away().items() if phase is PowerPhase.OFF]
         now = self._clock()
         ended = self._off.update({name: self._away.off_watts.get(name) for name in off}, now)
@@ -235,9 +238,10 @@ class PowerSavingLoop:
 
 
 def headroom_watts(budget: BudgetLoop) -> float:
-    """Return the smallest headroom of all enforced power budgets; infinity means that no budget is enforced.
+    """Return the power in watts that booting nodes may add under the power budgets.
 
-    The headroom limits the number of boots.
+    It is the smallest headroom (unused power) of all enforced budgets. Infinity means that no budget is
+    enforced.
     """
     if budget.config.budget.mode != "enforce":
         return math.inf

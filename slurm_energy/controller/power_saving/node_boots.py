@@ -115,7 +115,10 @@ class NodeBoots:
                     self._stop_s[name] = now
 
     def is_ready(self, names: Iterable[str], now: float, max_age_s: float) -> bool:
-        """Return whether all nodes were ready when they were last read, at most `max_age_s` ago."""
+        """Return whether all given nodes were ready at the last query of their states.
+
+        The result is False if the last query is older than `max_age_s`.
+        """
         with self._lock:
             phases = [self._states[name][0] if name in self._states else None for name in names]
             is_recent = 0 <= now - self._read_s <= max_age_s

@@ -1,6 +1,7 @@
-"""The priority engine in the controller: its schedule, the source of the queue, and publication of the order.
+"""Background loop of the priority engine in senergyctld.
 
-The package `priority` ranks the queue. numpy is imported in the first cycle, not before.
+The loop runs the engine's cycles on a schedule, chooses the source of the queue, and publishes the new order
+of the jobs. The package `priority` ranks the queue. numpy is imported in the first cycle, not before.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class PriorityLoop:
             self._failures.report("priority", self._error)
 
     def status(self) -> dict[str, Any]:
-        """Return the entries about the priority engine on the status page."""
+        """Return the state of the priority engine for the status page."""
         settings, snapshot = self.config.priority, self.snapshot
         return {
             "mode": settings.mode,

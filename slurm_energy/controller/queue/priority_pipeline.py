@@ -95,11 +95,13 @@ class PriorityPipeline:
         return shares
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order of a snapshot.
+        """Publish the order of the jobs, so that Slurm can apply it.
 
-        Return the failures in one line; None means that there were no failures.
+        Return the failures in one line; None means that there were no failures. If the queue is read from
+        the file queue.table, a missing or old file also counts as a failure.
 
-        If the queue is read from the file queue.table, a missing or old file also counts as a failure.
+        Args:
+            snapshot: the queue with the computed order.
         """
         problem, age_s = self.publisher.publish(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
         if problem is not None or not isinstance(self.source, FallbackQueueSource):
@@ -113,7 +115,11 @@ class PriorityPipeline:
         return f"queue.table is {minutes:.0f} minutes ahead, the clock was set back: restart slurmctld"
 
     def intervene(self, snapshot: Snapshot) -> None:
-        """Assign GPU shapes and preempt jobs; add the decisions to `InterventionState.unsaved`."""
+        """Carry out the interventions that follow from a ranking of the queue.
+
+        Other GPUs are assigned to pending jobs, and running jobs are preempted. The decisions are added to
+        `InterventionState.unsaved`.
+        """
         if self.changes:
             self.interventions.apply(snapshot, self.engine.policy)
 
@@ -135,7 +141,7 @@ class PriorityPipeline:
 def build_pipeline(
     config: Config, history: HistoryCache | None, state: EngineState | None
 ) -> PriorityPipeline:
-    """Create the pipeline for a configuration.
+    """Create the stages of a priority cycle for a configuration: read, rank and publish the queue.
 
     Args:
         config: configuration with a mode other than off.

@@ -1,6 +1,7 @@
-"""Responses to `/v1/priority` and `/v1/shares`, as JSON text in pieces.
+"""HTTP responses of senergyctld to `/v1/priority` and `/v1/shares`, as pieces of JSON text.
 
-The server has identified the caller. numpy is imported only once there is a snapshot.
+The server has identified the caller before. The module imports numpy only after the queue was ranked for the
+first time.
 """
 
 from __future__ import annotations

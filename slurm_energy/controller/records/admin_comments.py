@@ -97,7 +97,7 @@ class AdminCommentWriter:
 def is_free(comment: AdminComment) -> bool:
     """Return whether senergyctld may replace the AdminComment of a job.
 
-    It may if the comment is empty, or if it contains only the energy flags of the job.
+    It may replace an empty comment, and a comment that contains only the energy flags of the job.
     """
     return not comment.text or is_only_flags(comment.text)
 

@@ -1,6 +1,7 @@
-"""Deliveries of periods: parsing, check of the sender, storage, results.
+"""Receiver of energy periods that agents deliver.
 
-A period is the energy of one node in a time range.
+A period is the energy of one node in a time range. A delivery is parsed, its sender is checked, and its
+periods are stored. The response contains the results.
 """
 
 from __future__ import annotations

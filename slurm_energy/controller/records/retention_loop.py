@@ -1,4 +1,8 @@
-"""Periodic deletion of old traces, observations, decisions, trials, samples of budgets and grid values."""
+"""Periodic deletion of old data from the database.
+
+The data are traces, observations, decisions, trials of adjustments, samples of budgets, and values of carbon
+intensities and prices.
+"""
 
 from __future__ import annotations
 

@@ -156,7 +156,10 @@ def _sums_by_key(
 
 
 def _value(group: GroupKey, name: str) -> str | int | None:
-    """Return the value of a dimension in a group; None if the value is missing or unknown."""
+    """Return the value of one attribute of a group in the report, for example its user or partition.
+
+    The result is None if the value is missing or unknown.
+    """
     if group.kind != JOB:
         return None
     if name == "cpus":

@@ -46,10 +46,12 @@ class UsageLoop:
             await asyncio.sleep(INTERVAL_S)
 
     async def catch_up(self) -> None:
-        """Add newly arrived data to the sums, so that a report includes the data. Give up after two seconds.
+        """Add newly arrived data to the usage sums, so that a report includes the data.
+
+        The function gives up after two seconds.
 
         Raises:
-            UnavailableError: the database refused.
+            UnavailableError: the database did not accept the data.
         """
         end_s = time.monotonic() + _MAX_CATCH_UP_S
         while await self._advance() and time.monotonic() < end_s:

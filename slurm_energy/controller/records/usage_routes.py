@@ -64,12 +64,12 @@ class UsageRoutes:
     async def report(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
         """Return the response to `GET /v1/usage`.
 
-        Users see their own jobs. Operators see all jobs. Operators, and with `controller.public_meter` all
-        users, also see idle and unattributed energy.
+        Users see their own jobs. Operators see all jobs. Operators also see idle and unattributed energy. If
+        `controller.public_meter` is set, all users see idle and unattributed energy.
 
         Raises:
             UsageError: a parameter is unknown or malformed, or the response would be too long.
-            UnavailableError: the database refused.
+            UnavailableError: the database could not be read or written.
         """
         request = UsageRequest.from_query(query)
         config = self._config()

@@ -1,4 +1,8 @@
-"""State of this host as one of several controllers: configuration, name, policy file, slurmctld's host."""
+"""The host of this controller, as one of several hosts on which senergyctld may run.
+
+The module keeps what a controller needs while it is active or passive: the configuration, its name, the
+policy file, and the host of the active slurmctld.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,9 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
 
 
 def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Resignation | None:
-    """Take the lease and run senergyctld as the active controller.
+    """Become the active controller and run senergyctld until it is not active any more.
+
+    Several hosts may run senergyctld. Only the host with the lease (a lock with an expiry) is active.
 
     Return why the controller is not active any more. None means that a signal ended the daemon.
     """

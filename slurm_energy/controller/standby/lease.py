@@ -78,8 +78,9 @@ class ControllerLease:
     def enter(self, connection: Connection) -> None:
         """Let a new database connection write only while this controller has the lease.
 
-        The connection has already locked the database. The first connection takes the lease. Each later
-        transaction of the connection first checks the lease.
+        The lease is a lock with an expiry: only the controller with the lease may write. The connection has
+        already locked the database. The first connection takes the lease. Each later transaction of the
+        connection first checks the lease.
 
         Raises:
             LostLeaseError: another controller has the lease.
@@ -141,7 +142,11 @@ class ControllerLease:
         self._thread.start()
 
     def note_loop(self, ahead_s: float = 0.0) -> None:
-        """Record that the event loop works now, and that it may be busy for the next `ahead_s` seconds."""
+        """Record that the event loop works now, so that the lease of this controller is renewed further.
+
+        Args:
+            ahead_s: seconds from now for which the event loop may be busy.
+        """
         self._loop_seen_s = max(self._loop_seen_s, self._clock_s() + ahead_s)
 
     def release(self, successor: str | None = None) -> None:

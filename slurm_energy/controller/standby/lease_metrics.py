@@ -16,7 +16,7 @@ def lease_families(state: LeaseState, *, is_active: bool) -> Sequence[MetricFami
     """Return the metrics of a controller in a cluster with several controllers.
 
     Args:
-        state: state of the lease at the controller's last reading.
+        state: state of the lease, the right to be the active controller, when the controller last read it.
         is_active: whether the controller is the active one.
     """
     active = MetricFamily("controller_active", "Whether this senergyctld is the active one.")

@@ -131,7 +131,11 @@ class PassiveController:
             await asyncio.gather(*helpers, return_exceptions=True)
 
     async def _watch(self) -> bool:
-        """Announce this controller and read the lease. Return whether it must take the lease now."""
+        """Announce this passive controller in the database, and read the lease.
+
+        The lease belongs to the active controller. Return whether this controller must take the lease now,
+        which means to become active.
+        """
         takes = False
         try:
             self._state, problem = await asyncio.to_thread(self._announce)

@@ -1,7 +1,7 @@
 """Advice that senergyctld gives to agents about the tuning of jobs.
 
-The advice consists of response curves, settings that were fixed by hand (pins), and operating points with
-which jobs start.
+The advice consists of response curves (time and power of a program at settings), of settings that were fixed
+by hand (pins), and of the settings with which jobs start.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Knowledge:
-    """Stored knowledge about a program.
+    """What the database knows about a program when one of its jobs starts.
 
     Attributes:
-        pin: operating point that a user or operator fixed for the program; None means that the program has no
-            pin.
-        issued: starting point that an earlier answer gave to this job; None means that no earlier answer gave
-            a starting point.
+        pin: operating point that a user or operator fixed for the program; None means that the program has
+            no pin.
+        issued: operating point with which the controller has already told this job to start, in an earlier
+            response; None if there was none.
         runs: earlier runs of the program, oldest first.
         of_site: runs of the reference kernels (compute kernels) with which the site characterised the
             hardware, by class of reference kernel.
@@ -136,9 +136,9 @@ class TuningAdvisor:
         }
 
     async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> AllocatedJob:
-        """Return the run of a job.
+        """Return the run of a job after a check of the sender.
 
-        Check first that the job runs on the node of the agent that sent the request.
+        The agent that sent the request must run on a node of the job.
 
         Args:
             node: Slurm's name of the node.
@@ -171,12 +171,13 @@ class TuningAdvisor:
         return job is not None and job.uid == uid
 
     def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
-        """Return the fingerprint of a job.
+        """Return the fingerprint of a job, which identifies its program in the history.
 
-        The fingerprint comes from Slurm, or else from a node of the job that has reported the fingerprint.
+        The fingerprint is taken from the flags of the job in Slurm. If these do not contain it, a node of
+        the job must have reported it.
 
-        Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
-        advice later.
+        Only the node that runs the batch script knows the fingerprint. Other nodes of the job, which request
+        advice later, then get the reported fingerprint.
         """
         noted = job.flags.get("ENERGY_FINGERPRINT", "")
         if FINGERPRINT_FORM.fullmatch(noted):
@@ -222,9 +223,9 @@ class TuningAdvisor:
 
 
 def curve_oracle(config: Config) -> CurveOracle | None:
-    """Return a function that maps a model and a kind of hardware to the oracle's response curve.
+    """Return a function that predicts the response curve of a model on a kind of hardware.
 
-    None means that numpy is missing.
+    The prediction is that of the predictor (oracle). The result is None if numpy is missing.
 
     Raises:
         ConfigError: a file named in section oracle is invalid.

@@ -58,8 +58,8 @@ class TuningGroups:
 
     Args:
         config: function that returns the current configuration.
-        advisor: object that verifies that a job runs on the node of an agent; None means that any agent may
-            speak for any node.
+        advisor: object that verifies that a job runs on the node of an agent; None means that the messages
+            of an agent are accepted for any node.
         clock: function that returns monotonic seconds.
     """
 

@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class TuningLearner:
-    """Learner of response curves. A job is used once it has been added to the history of runs.
+    """Learner of response curves of programs from finished runs.
+
+    A job is used as soon as it has been added to the history of runs.
 
     Args:
         store: the database.

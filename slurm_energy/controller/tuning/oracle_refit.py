@@ -80,7 +80,9 @@ class OracleRefit:
             await asyncio.sleep(INTERVAL_S)
 
     async def refit(self) -> list[str]:
-        """Refit each kind of GPU that has new runs; return the names of the kinds that were refitted.
+        """Fit the predictor (oracle) again for each kind of GPU that has new runs.
+
+        Return the names of the kinds for which a new fit was made.
 
         Raises:
             UnavailableError: the database refused, a fit failed or took too long.

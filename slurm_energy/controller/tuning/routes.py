@@ -1,4 +1,7 @@
-"""Routes about results of earlier runs for tuning: `/v1/tuning` with `advice`, `forget`, `pin`, `unpin`."""
+"""HTTP routes with which users read and change what tuning has learned from earlier runs.
+
+The routes are `/v1/tuning`, and below it `advice`, `forget`, `pin` and `unpin`.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,8 @@ class TuningRoutes:
             ForbiddenError: the program belongs to another user.
             NotFoundError: no run of the program was learned.
             UsageError: the operating point is malformed or out of the range of the hardware, the program has
-                runs on several kinds of hardware, or the program's owner has too many pins.
+                runs on several kinds of hardware, or points are fixed for too many programs of the program's
+                owner.
         """
         point = OperatingPoint.from_json(body.get("point"))
         owner, program, runs = await self._known_program(body, rights)
@@ -222,7 +226,10 @@ def _check_range(point: OperatingPoint, runs: Iterable[LearnedRun]) -> None:
 
 
 def _programs(runs: Iterable[StoredRun], pins: Iterable[Pin]) -> list[dict[str, Any]]:
-    """Return all programs that have runs or pins, as JSON, sorted by owner, workload and hardware."""
+    """Return all programs that have runs or a fixed operating point (pin), as JSON.
+
+    The programs are sorted by owner, workload and hardware.
+    """
     groups: dict[Program, list[StoredRun]] = {}
     for run in runs:
         groups.setdefault(Program(run.owner, run.workload, run.hardware), []).append(run)

@@ -1,10 +1,12 @@
-"""The deferral policy `cedla`: the minimum total cost of all deferrable jobs in 15-minute slots.
+"""Deferral policy `cedla`: minimises the total cost of all deferrable jobs together.
 
-Source: CE-DLA, as described in "Multi-Layer Profiling Systems for Adaptive Machine Learning Training
-Optimization", section 3.3: c = sum_k sum_h e_k(h) W(h), with the energy e_k(h) of node k in slot h and the
-price W(h). Here the energy of jobs replaces the energy of nodes: each job draws its predicted power while it
-runs. Placing a job is a soft constraint: a job without room costs a penalty. The policy is called again in
-each slot, which gives a rolling horizon.
+The policy plans in slots of 15 minutes. Source: CE-DLA, as described in "Multi-Layer Profiling Systems for
+Adaptive Machine Learning Training Optimization", section 3.3: c = sum_k sum_h e_k(h) W(h), with the energy
+e_k(h) of node k in slot h and the price W(h).
+
+Here the energy of jobs replaces the energy of nodes: each job draws its predicted power while it runs.
+Placing a job is a soft constraint: a job without room costs a penalty. The policy is called again in each
+slot, which gives a rolling horizon.
 """
 
 from __future__ import annotations

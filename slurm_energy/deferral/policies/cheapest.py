@@ -10,5 +10,5 @@ from slurm_energy.signals import SignalName
 
 @register("cheapest")
 def cheapest(queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
-    """Defer jobs to the cheapest window in their slack."""
+    """Defer jobs to the time with the lowest electricity price within their permitted delay (slack)."""
     return windowed_plan(queue, options, SignalName.PRICE)

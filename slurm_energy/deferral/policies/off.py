@@ -10,7 +10,7 @@ from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, Deferral
 
 @register("off")
 def off(queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
-    """Defer no job."""
+    """Apply the deferral policy `off`, which lets every job start at once."""
     unknown = np.full(queue.count, np.nan)
     return DeferralPlan(
         job_id=queue.job_id,

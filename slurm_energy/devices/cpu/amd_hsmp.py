@@ -61,7 +61,7 @@ class HsmpDevices:
 
     Attributes:
         sensors: power sensor of each socket, for nodes without an energy counter.
-        knobs: power limit of each socket.
+        knobs: for each socket, the hardware setting (knob) that limits its power.
         packages: one processor package per socket. The attribute `limit_domains` of a package names the
             domain of its knob `hsmp.power_limit`.
     """

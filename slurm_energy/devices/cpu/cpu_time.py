@@ -53,7 +53,10 @@ class JobProcesses:
 
 @dataclass(slots=True)
 class _Group:
-    """Open CPU time file of a job's cgroup, with the maximum time that was read from it so far."""
+    """Open file that shows the CPU time of one cgroup of a job.
+
+    The object also stores the highest CPU time that was read from the file so far.
+    """
 
     path: str
     descriptor: int

@@ -24,7 +24,7 @@ UNSUPPORTED = "<unsupported>"
 
 
 class _FileKnob(Knob):
-    """A knob whose value is one word in one sysfs file."""
+    """A hardware setting (knob) whose value is one word in one sysfs file."""
 
     def __init__(self, domain: str, path: Path, dependents: tuple[str, ...] = ()) -> None:
         super().__init__(domain, dependents)
@@ -130,7 +130,7 @@ class CpufreqRange(Knob):
         return self._low, self._high
 
     def read(self) -> str:
-        """Return both bounds as `LOW-HIGH` in kHz."""
+        """Return the lower and the upper frequency bound as `LOW-HIGH` in kHz."""
         low, high = read_text(self._low), read_text(self._high)
         if not (low.isdecimal() and high.isdecimal()):
             raise DeviceError(str(self._low.parent), f"frequency bounds '{low}' and '{high}'")
@@ -173,9 +173,10 @@ class CpufreqRange(Knob):
 
 
 def discover(root: Path) -> tuple[list[CpufreqPolicy], list[Knob]]:
-    """Return the node's cpufreq policies with their current bounds, and their knobs.
+    """Return the node's cpufreq policies with their current bounds, and their hardware settings.
 
-    Both lists are empty on a node without cpufreq. The list of knobs includes the switch for boost.
+    The settings (knobs) are a separate list. It includes the switch for boost. Both lists are empty on a
+    node without cpufreq.
     """
     folder = root / _CPU / "cpufreq"
     try:

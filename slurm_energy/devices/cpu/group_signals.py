@@ -165,7 +165,9 @@ class UnifiedGroupSensor(GroupSensor):
 
 
 class SplitGroupSensor(GroupSensor):
-    """Signals from cgroups of version 1, which have a directory per controller.
+    """Sensor that reads signals such as CPU use and throttling from a job's cgroups of version 1.
+
+    Version 1 has a separate directory for each controller, for example `cpu` and `blkio`.
 
     Args:
         groups: directories of the job's cgroups.
@@ -232,8 +234,11 @@ def _unified_block(content: bytes) -> dict[str, int]:
 def _split_block(content: bytes, rows: dict[bytes, str]) -> dict[str, int]:
     """Sum the values in a file of the blkio controller over all devices.
 
-    A line of the file is `MAJOR:MINOR OPERATION N`. `rows` maps each operation that is counted to its key in
-    the result.
+    A line of the file is `MAJOR:MINOR OPERATION N`.
+
+    Args:
+        content: content of the file.
+        rows: operations to count, each with its key in the result.
     """
     sums = dict.fromkeys(rows.values(), 0)
     for line in content.splitlines():

@@ -1,7 +1,7 @@
-"""Directories of a job's cgroups, for readings other than CPU time.
+"""Search for the directories of a job's cgroups, for readings other than CPU time.
 
-Paths that Slurm creates: see `cpu_time`. With cgroup v1, a job has one directory per controller. Slurm
-creates only the directories of controllers that its plugins use.
+The module `cpu_time` describes the paths that Slurm creates. With cgroup v1, a job has one directory per
+controller. Slurm creates only the directories of controllers that its plugins use.
 """
 
 from __future__ import annotations

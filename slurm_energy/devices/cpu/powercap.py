@@ -309,7 +309,11 @@ def _package(zone: RaplZone, places: tuple[str, ...]) -> CpuPackage:
 
 
 def _zone_max_watts(zone: RaplZone, component: str) -> float:
-    """Return an upper bound of a zone's power in watts: the zone's maximum plausible limit plus headroom."""
+    """Return an upper bound of the power of a RAPL zone in watts.
+
+    The bound is the highest plausible power limit that the kernel states for the zone, times a safety
+    factor. A default applies if the kernel states no plausible limit.
+    """
     named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
     named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
     # An implausibly high limit means "none"; the default then applies.

@@ -196,9 +196,9 @@ class CpuThermalThrottle(ThrottleSensor):
 
 
 def throttle_sensors(root: Path, cpus: tuple[int, ...]) -> list[ThrottleSensor]:
-    """Return the sensor for thermal throttling, which covers all CPU packages of the node.
+    """Return a list with the sensor for thermal throttling of the node's CPU packages.
 
-    The list has one element. It is empty if the kernel does not count thermal throttling.
+    The one sensor covers all packages. The list is empty if the kernel does not count thermal throttling.
     """
     files: dict[int, CounterFile] = {}
     for cpu in cpus:

@@ -94,7 +94,10 @@ class IntelGpuPowerLimit(Knob):
 
 @dataclass(frozen=True, slots=True)
 class IntelGpuDevices:
-    """Cards with their energy counters and knobs; all lists are empty on a node without Intel GPUs."""
+    """Intel GPUs of a node, with their energy counters and hardware settings (knobs).
+
+    All lists are empty on a node without Intel GPUs.
+    """
 
     gpus: list[GpuInfo]
     counters: list[EnergyCounter]

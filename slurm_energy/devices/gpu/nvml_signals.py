@@ -1,9 +1,10 @@
-"""Signals of NVIDIA GPUs through NVML: utilisation, activity, traffic, memory, clock, heat, throttling.
+"""Reader of signals of NVIDIA GPUs through the library NVML.
 
-Each signal comes from the best interface that the GPU offers. From Hopper on GPM gives means over the whole
-interval. On older GPUs the driver's utilisation covers only the last 1/6 to 1 second of an interval. On these
-older GPUs PCIe traffic is measured over 20 ms, and the call blocks for this time. Source: NVML API reference
-("GPM Functions", "Field Value Queries", "Device Queries").
+The signals are utilisation, activity, traffic, memory, clock, heat and throttling. Each signal comes from
+the best interface that the GPU offers. On GPUs from Hopper on, the interface GPM gives means over the whole
+interval. On older GPUs, the driver's utilisation covers only the last 1/6 to 1 second of an interval. On
+older GPUs, PCIe traffic is measured over 20 ms, and the call blocks for this time. Source: NVML API
+reference ("GPM Functions", "Field Value Queries", "Device Queries").
 """
 
 from __future__ import annotations

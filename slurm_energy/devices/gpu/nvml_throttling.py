@@ -1,4 +1,7 @@
-"""Throttling of NVIDIA GPUs through NVML: the clock event reasons that slow a GPU down."""
+"""Sensor of the time for which a limit or heat slows down an NVIDIA GPU (throttling).
+
+The driver interface NVML reports the reasons as clock event reasons.
+"""
 
 from __future__ import annotations
 

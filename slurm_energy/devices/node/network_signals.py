@@ -97,7 +97,7 @@ class InfinibandSensor(SignalSensor):
         self._rates.forget()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the open files of the InfiniBand counters."""
         for file in self._files.values():
             file.close()
 

@@ -26,7 +26,10 @@ _MAX_GAP = 3.5
 
 
 def idle_time(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that the whole job is idle for one long period, at its end or earlier."""
+    """Yield the finding that the whole job is idle for one long period.
+
+    The period lies at the end of the job or earlier.
+    """
     activity = _activity(view)
     stretches = _idle_stretches(activity)
     if not stretches:
@@ -145,10 +148,10 @@ def _gpu_test(
 
 
 def _wait_tests(view: JobView) -> Iterator[tuple[ObservedSeries, float]]:
-    """Yield the signals that can show that a job without CPU use is not idle, with their limits.
+    """Yield the signals that can show that a job without CPU use waits, each with its limit.
 
-    If a signal is above its limit, the job waits. It waits for storage, or for CPUs that other work on the
-    node occupies.
+    A signal above its limit means that the job is not idle: it waits for storage, or for CPUs that other
+    work on the node occupies.
     """
     rate, share = view.threshold("data_rate") * 1e6, view.threshold("other_load")
     limits = {
@@ -175,12 +178,10 @@ def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
 
 
 def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | None:
-    """Return the number of a job's CPUs in use over time, as the sum over its CPUs.
+    """Return the number of a job's CPUs in use over time, computed from the busy time of each CPU.
 
-    The result is None if the use of one of the CPUs is unknown.
-
-    This value replaces the CPU time of the job's cgroup if the job has no process on the node. Such a job
-    has no cgroup.
+    The result replaces the CPU time of the job's cgroup on a node where no process of the job runs and where
+    the cgroup does not exist. The result is None if the use of one of the CPUs is unknown.
     """
     cpus = [series for series in node.series if series.name == "cpu_busy_percent"]
     times = {(series.start_s, series.interval_s, len(series.values)) for series in cpus}
@@ -243,13 +244,13 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
 
 
 def _use_test(view: JobView, node: NodeObservation) -> tuple[ObservedSeries, float] | None:
-    """Return data to decide whether the job used a node: CPUs in use over time, and a limit.
+    """Return data that decide whether a job used a node: its CPUs in use over time, and a limit.
 
     If the CPUs in use stay below the limit, the job did not use the node. Return None if the CPUs in use are
     unknown.
 
-    Normally the CPUs in use are those of the job. A node on which no Slurm step ran has no cgroup of the
-    job. On such a node, the CPUs in use include those that the operating system uses.
+    Normally the CPUs in use are those of the job's cgroup. On a node on which no Slurm step ran, the job has
+    no cgroup. On this node, the CPUs in use include those that the operating system uses.
     """
     own = view.node_series(node, "cpu_busy_cores")
     return (own, _USED_CORES) if own is not None else _cpu_test(view, node.node)
@@ -260,8 +261,8 @@ def _has_gpu_activity(view: JobView, node: str) -> bool:
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:
-    """Return the means of each two neighbouring values, to smooth a series of measured use.
+    """Smooth a series of measured use: return the mean of each two neighbouring values.
 
-    After this smoothing, a start-up that lasts one interval does not count as use.
+    After this smoothing, the use of a start that lasts only one interval is too small to count as use.
     """
     return [(a + b) / 2 for a, b in itertools.pairwise(values)] or list(values)

@@ -1,4 +1,7 @@
-"""Rules about several ranks: communication, stragglers and load imbalance."""
+"""Rules with which the diagnosis finds problems between the ranks of a job.
+
+The problems are communication, stragglers and load imbalance.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +90,8 @@ def _power_level(view: JobView) -> float | None:
 def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
     """Find out whether some processes (ranks) of a job are slower than the others that wait for them.
 
-    The function yields a finding: single slow ranks (stragglers) or a load imbalance. It compares the step
-    times. If there are none, it compares the activity of GPUs or nodes.
+    The function yields a finding: single slow ranks (stragglers) or a load imbalance. It compares the times
+    of the ranks' steps. Without such times, it compares the activity of GPUs or nodes.
     """
     ranks = _joint_ranks(view)
     if len(ranks) < 2 <= len(view.ranks):
@@ -173,7 +176,8 @@ def _straggler_fact(view: JobView, rank: RankView, ratio: float) -> FindingEvide
 def _uneven_gpus(view: JobView) -> Iterator[JobFinding]:
     """Yield a finding if the GPUs of a job have unequal loads.
 
-    A GPU that waits for other GPUs in communication is shown as busy, but its compute units are less active.
+    The load is the activity of a GPU's compute units, or its power if the activity is unknown. The
+    utilisation is not used, because a GPU that waits for other GPUs is shown as busy.
     """
     signal = "sm_active_percent"
     if any(signal not in gpu.series for gpu in view.busy_gpus):

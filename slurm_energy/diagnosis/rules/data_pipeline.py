@@ -89,15 +89,17 @@ class LoaderStarts(NamedTuple):
 
     @property
     def avoidable_s(self) -> float:
-        """Seconds of waiting in all epochs except the first one."""
+        """Seconds of waiting for data loaders that start their processes again in each epoch.
+
+        The wait in the first epoch is not included, because it cannot be avoided.
+        """
         return self.seconds * (1 - 1 / self.epochs) if self.epochs else 0.0
 
 
 def loader_starts(view: JobView) -> LoaderStarts:
-    """Return how often a data loader has started its processes, and how long the job waited for it.
+    """Return how often a data loader has started its processes, and how long this delayed the job.
 
-    The second value is in seconds of the training steps. Both values are 0 if a rank (process) does not
-    report its waits.
+    The delay is in seconds. Both values are 0 if a rank (process of the training) does not report its waits.
     """
     counts = [rank.steps.hints.get("loader_starts") for rank in view.ranks]
     waits = [rank.steps.hints.get("loader_start_s") for rank in view.ranks]
@@ -109,9 +111,10 @@ def loader_starts(view: JobView) -> LoaderStarts:
 
 
 def reception_seconds(view: JobView) -> float:
-    """Return for how many seconds, on average over the ranks, steps receive batches that are ready.
+    """Return the time that steps spend on receiving batches that are already loaded.
 
-    The result is 0 if a rank does not report how long it takes to receive a batch.
+    The result is the total time in seconds of one rank, averaged over the ranks. It is 0 if a rank does not
+    report how long it takes to receive a batch.
     """
     times = [rank.steps.hints.get("ready_batch_s") for rank in view.ranks]
     known = [float(time) for time in times if isinstance(time, int | float) and not isinstance(time, bool)]
@@ -185,12 +188,15 @@ def _read_rate(view: JobView) -> tuple[str, float]:
 
 
 class _LoaderUse(NamedTuple):
-    """CPU use of the processes of a loader, in percent of the CPU time that is available to them.
+    """Range of the CPU use of the processes that load training data.
+
+    The use is in percent of the CPU time that is available to these processes. It is what remains of the
+    job's CPU use after the computation. If the number of computing threads is unknown, two assumptions give
+    the two bounds.
 
     Attributes:
-        minimum: use under the assumption that the computation takes all CPUs of the job if its number of
-            threads is unknown.
-        maximum: use under the assumption that the computation takes one CPU per rank.
+        minimum: use if the computation takes all CPUs of the job.
+        maximum: use if the computation takes one CPU per rank.
     """
 
     minimum: float
@@ -236,15 +242,15 @@ def _node_loader_use(view: JobView, node: NodeObservation, *, waits: bool) -> _L
 
 
 def _keeps_up_alone(view: JobView) -> bool:
-    """Return whether the loader is slow only because other work on the nodes takes CPUs.
+    """Return whether the data loader of a job would be fast enough without other work on the nodes.
 
-    Two conditions must hold:
+    The loader is slow only because other work takes CPUs. Two conditions must hold:
 
     - A worker of the loader runs for a shorter time per batch than a thread of the computation.
     - The waits of the loader's processes for CPUs explain a notable part of the waits for data.
 
-    A worker that waits for something else, such as storage in the network, would not keep up even on a node
-    without other work.
+    A worker that waits for something else, such as storage in the network, would not be fast enough even on
+    a node without other work.
     """
     window, ready, running = view.active_window, _loader_use(view), _loader_use(view, waits=False)
     if ready is None or running is None:
@@ -297,7 +303,7 @@ def _computing_threads(view: JobView, ranks: Sequence[RankView], limit: float | 
 
 
 def is_count(hint: Hint | None) -> TypeGuard[int]:
-    """Return whether a hint is a positive whole number."""
+    """Return whether a hint (a setting that a program has reported) is a positive whole number."""
     return isinstance(hint, int) and not isinstance(hint, bool) and hint > 0
 
 

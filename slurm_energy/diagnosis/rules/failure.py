@@ -43,7 +43,7 @@ def early_failure(view: JobView) -> Iterator[JobFinding]:
 
 
 def _end_fact(view: JobView, threshold: str | None = None) -> FindingEvidence:
-    """Return the state of the job and its exit status, if known, as evidence."""
+    """Return evidence about the end of a job for a finding: its state, and its exit status if known."""
     status = view.context.exit_status
     how = "" if status is None or status.is_success else f" with {status}"
     text = f"The job ended as {view.context.state}{how} after {view.elapsed_s:.0f} s."

@@ -1,4 +1,7 @@
-"""Rules about GPUs: unused GPUs, little work per step, and underuse for an unknown reason."""
+"""Rules with which the diagnosis finds problems with the use of GPUs.
+
+The problems are unused GPUs, little work per step, and low use for an unknown reason.
+"""
 
 from __future__ import annotations
 

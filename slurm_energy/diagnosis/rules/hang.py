@@ -56,11 +56,12 @@ def hang_s(view: JobView) -> float:
 
 
 def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
-    """Find the time at the end of the job in which a GPU is busy but does almost no work.
+    """Find the time at the end of a job in which a GPU seems busy but does almost no work.
 
-    The function returns the start of this time, and the remaining activity relative to the usual activity
-    before. None is returned if the GPU is active or idle in the last interval, or if its activity is
-    unknown.
+    A GPU seems busy if it reports a high use. How much work it does is measured by a second signal, its
+    activity. The function returns the start of this time, and the activity in this time relative to the
+    usual activity. It returns None in three cases: the GPU still works in the last interval, it reports no
+    use in the last interval, or its activity is unknown.
     """
     busy = gpu.series.get("gpu_busy_percent")
     if busy is None or not busy.values or busy.values[-1] < view.threshold("gpu_active"):

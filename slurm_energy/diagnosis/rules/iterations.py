@@ -115,7 +115,7 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
     """Find out whether single slow training iterations cost a job a notable part of its time.
 
     An iteration is slow if its time is more than 3 sigma above the rolling mean. The function yields a
-    finding if the part is at least the threshold `outlier_share`.
+    finding if the fraction of the time lost to slow iterations is at least the threshold `outlier_share`.
     """
     ranks = [rank for rank in view.ranks if rank.steps.outlier_count and rank.times.step_s > 0]
     if not ranks:
@@ -148,11 +148,11 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
 
 
 def _own_excess_s(view: JobView, rank: RankView) -> float:
-    """Return the seconds by which slow iterations of a rank exceed their expected times.
+    """Return the seconds of slow iterations of a rank beyond their expected times.
 
-    Delays by other work on the node are left out, because they have no cause in the job. The fraction of the
-    excess that is due to other work is known only for the listed outliers. All other outliers are assumed to
-    have the same fraction.
+    Delays by other work on the node are left out, because the job does not cause them. Their fraction is
+    known only for the slow iterations (outliers) that are listed individually. All other outliers are
+    assumed to have the same fraction.
     """
     listed = math.fsum(outlier.duration_s - outlier.expected_s for outlier in rank.steps.outliers)
     limit = view.threshold("other_load")

@@ -1,4 +1,4 @@
-"""Rules about the memory of nodes and GPUs."""
+"""Rules with which the diagnosis finds problems with the memory of nodes and GPUs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _GROWTH = 1.05
 
 @dataclass(frozen=True, slots=True)
 class _MemoryUse:
-    """Use of a memory that is close to its limit.
+    """Evidence that a memory is almost full.
 
     Attributes:
-        fact: the maximum use, as evidence for a finding.
+        fact: the maximum use of the memory, as evidence for a finding.
         grows: whether the use grew over time.
     """
 

@@ -41,9 +41,9 @@ def write_findings(writer: TraceWriter, window: TimeWindow, findings: Sequence[J
 
 
 def finding_start_s(finding: JobFinding, window: TimeWindow) -> float | None:
-    """Return the Unix time of the earliest fact within the window.
+    """Return when the first fact that supports a finding was observed, in Unix seconds.
 
-    Return None if no fact has a time in the window.
+    Only facts within the time window count. None means that no fact has a time in the window.
     """
     times = [interval[0] for item in finding.evidence if (interval := _interval(item, window))]
     return min(times, default=None)

@@ -57,7 +57,7 @@ class LaneTable:
         self._groups[group - 1] = name
 
     def rename_lane(self, lane: int, name: str) -> None:
-        """Change the name of a lane."""
+        """Change the name of a lane (a row of events in the trace viewer)."""
         group, _, order = self._lanes[lane - _FIRST_THREAD]
         self._lanes[lane - _FIRST_THREAD] = (group, name, order)
 
@@ -74,7 +74,7 @@ class LaneTable:
             yield _metadata(group, number, "thread_sort_index", f'{{"sort_index":{order}}}')
 
     def __len__(self) -> int:
-        """Return the number of lanes."""
+        """Return the number of lanes (rows of events) in the timeline."""
         return len(self._lanes)
 
 

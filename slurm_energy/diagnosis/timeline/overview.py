@@ -27,13 +27,15 @@ Sections of users are `other`. `step` is the part of the steps that no phase ins
 
 @dataclass(slots=True)
 class OverviewRow:
-    """Time by category of one process, or of several neighbouring processes together.
+    """Row of a chart that shows the time of processes by category over the duration of a job.
+
+    A row stands for one process, or for several neighbouring processes together.
 
     Attributes:
         name: name of the row.
         members: number of processes.
         is_gpu: whether the row shows the events that the GPU has timed.
-        nanoseconds: nanoseconds per column by category.
+        nanoseconds: for each category, the nanoseconds in each column (time interval) of the chart.
     """
 
     name: str

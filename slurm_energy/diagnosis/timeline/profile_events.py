@@ -170,10 +170,10 @@ class ProfileEvents:
         return ""
 
     def _draw(self, key: _Key, name: str, event: Mapping[str, Any], start_us: float, end_us: float) -> None:
-        """Add an event of a profiler trace to the overview, if the overview shows such events.
+        """Add an event of a profiler trace to the overview chart, if the chart shows such events.
 
-        If the trace has events on the GPU, only these are shown. Otherwise the outermost events of the first
-        thread are shown.
+        If the trace has events on the GPU, the chart shows only these events. Otherwise it shows the
+        outermost events of the first thread.
         """
         if self._drawing is None or is_gpu_event(event) is not self._has_gpu:
             return

@@ -1,4 +1,7 @@
-"""Signals and power of nodes and GPUs as counter tracks of a Chrome trace."""
+"""Writer of the signals of nodes and GPUs into a Chrome trace.
+
+The signals include the power. Each signal becomes a counter track (a curve over time) of the trace.
+"""
 
 from __future__ import annotations
 
@@ -129,14 +132,14 @@ def _joined(gaps: Iterable[Gap]) -> Iterator[Gap]:
 
 
 class _CounterGroup:
-    """Writer of the signals of one group in a Chrome trace, as counter tracks.
+    """Writer of the signals of one node, GPU or process in a Chrome trace, as counter tracks.
 
     The writer also marks the intervals in which a signal has no value.
 
     Args:
         writer: Chrome trace.
         window: part of the job's time that the timeline shows.
-        group: process number.
+        group: process number under which a viewer shows these tracks.
     """
 
     def __init__(self, writer: TraceWriter, window: TimeWindow, group: int) -> None:

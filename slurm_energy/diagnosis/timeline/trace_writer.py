@@ -63,13 +63,14 @@ class TraceWriter:
     def instant(
         self, lane: tuple[int, int], name: str, at_us: float, scope: str, args: Mapping[str, Any]
     ) -> None:
-        """Append an event without duration.
+        """Append an event without duration to the trace.
 
         Args:
-            lane: process and thread number.
+            lane: process and thread number, which identify the row (lane) of the event.
             name: name of the event.
             at_us: time, microseconds of the timeline.
-            scope: `g` for the whole trace, `p` for a group, `t` for a lane.
+            scope: part of the trace that the event concerns: `g` for the whole trace, `p` for a group of
+                lanes, `t` for a lane.
             args: further values.
         """
         self.add_lines(
@@ -112,7 +113,7 @@ class TraceWriter:
         self.add_lines([f'{{"ph":"C","ts":{at_us:.3f},{keys}{value!r}}}}}' for at_us, value in points])
 
     def finish(self) -> None:
-        """Append the names of all lanes and end the document."""
+        """Append the names of all lanes (rows of bars in the trace) and end the document."""
         self._lines += self.lanes.metadata()
         self._flush()
         self._write(b"\n]}\n")
@@ -125,5 +126,5 @@ class TraceWriter:
 
 
 def lane_keys(lane: tuple[int, int]) -> str:
-    """Return the keys of an event that identify its lane."""
+    """Return the keys of an event that place it in the right lane (line of the timeline)."""
     return f'"pid":{lane[0]},"tid":{lane[1]}'

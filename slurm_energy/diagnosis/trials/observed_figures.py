@@ -52,7 +52,7 @@ def observed_figures(
 def _sum(amounts: Sequence[float | None]) -> float | None:
     """Return the sum of the amounts of all ranks.
 
-    None if there are no ranks, or if the amount of any rank is unknown or 0.
+    The result is None if there are no ranks, or if the amount of any rank is unknown or 0.
     """
     known = [amount for amount in amounts if amount]
     return math.fsum(known) if known and len(known) == len(amounts) else None

@@ -1,4 +1,8 @@
-"""Proposals: adjustments that follow from the advice about a job and that the permissions allow."""
+"""Proposals: changes of a program's values (adjustments) for its next run.
+
+The diagnosis advises these changes, and the permissions of the user allow them. An example is the number of
+loader processes.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ class AdjustmentProposal:
         return ", ".join(adjustment.described() for adjustment in self.adjustments)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the proposal as a JSON object."""
+        """Return the proposal of adjustments (changed values of a program) as a JSON object."""
         return {
             "finding": self.finding,
             "adjustments": [adjustment.to_json() for adjustment in self.adjustments],
@@ -56,7 +60,7 @@ class AdjustmentProposal:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AdjustmentProposal:
-        """Build a proposal of adjustments from a JSON object that `to_json` returned."""
+        """Build a proposal of adjustments (changed values of a program) from a JSON object of `to_json`."""
         return cls(
             data["finding"],
             tuple(Adjustment.from_json(item) for item in data["adjustments"]),
@@ -73,10 +77,11 @@ def propose(
     elapsed_s: float,
     energy_joules: float | None,
 ) -> list[AdjustmentProposal]:
-    """Return the proposals for a job in descending order of their predicted gains.
+    """Return proposals of adjustments for the next run of a job, in descending order of their gains.
 
-    If the advised value is outside the permitted range, the proposal uses the nearest permitted value and the
-    corresponding fraction of the gain.
+    A proposal contains adjusted values, such as a number of workers, with their predicted gain. The advised
+    value may be outside the range that the user permits. The proposal then uses the nearest permitted value
+    and the corresponding fraction of the gain.
 
     Args:
         change_sets: changes that the advice about the job proposes.
@@ -105,8 +110,10 @@ def _permitted(
     changes: Mapping[AdjustmentKind, AdvisedChange],
     permissions: AdjustmentPermissions,
 ) -> Iterator[tuple[Adjustment, float]]:
-    """Yield the part of an advised change that the user permits, with its fraction of the gain.
+    """Yield the part of an advised change that the user permits.
 
+    The diagnosis advises a change of a value, such as 2 to 8 workers. If the user permits values up to 4,
+    the change to 4 is yielded. The second element of the result is the fraction of the gain that remains.
     Nothing is yielded if no part of the change is permitted.
     """
     if change.kind not in permissions.ranges:

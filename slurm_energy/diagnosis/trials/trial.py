@@ -22,9 +22,10 @@ from slurm_energy.diagnosis.trials.verification import (
 
 @dataclass(frozen=True, slots=True)
 class AdjustmentTrial:
-    """Adjustments under trial, the compared runs, and the decision.
+    """Test of adjustments (changed values of a program): the adjustments, the runs, and the decision.
 
-    The program and the state of the trial are stored separately.
+    Runs with the adjustments are compared with runs without them. The program and the state of the trial are
+    stored separately.
 
     Attributes:
         job: id of the diagnosed job.
@@ -60,7 +61,11 @@ class AdjustmentTrial:
 
     @property
     def values(self) -> dict[str, int]:
-        """Values of a run in the trial: those of the diagnosed run, overwritten by the adjustments."""
+        """Values with which a run in the trial starts.
+
+        These are the values of the diagnosed run, except that the adjustments of the trial replace some of
+        them.
+        """
         return {**self.base, **{one.kind.value: one.new for one in self.proposal.adjustments}}
 
     @property
@@ -95,7 +100,10 @@ class AdjustmentTrial:
 
     @classmethod
     def from_json(cls, text: str) -> AdjustmentTrial:
-        """Build a trial of adjustments from JSON text that `to_json` produced."""
+        """Build a trial (test of changed values in the next runs of a program) from its JSON text.
+
+        The method `to_json` wrote the text.
+        """
         data = json.loads(text)
         decision = data.get("decision")
         return cls(

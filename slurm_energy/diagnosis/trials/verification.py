@@ -207,9 +207,9 @@ def _confidence(runs: int) -> float:
 
 
 def _log_gain(proposal: AdjustmentProposal) -> float:
-    """Return the logarithm of the gain that a proposal predicts.
+    """Return the logarithm of the gain that an adjustment proposal promises.
 
-    The gain is that of time or that of energy, whichever is larger.
+    The proposal predicts a gain in time and possibly a gain in energy. The larger gain counts.
     """
     ratio = min(proposal.time_ratio, 1.0 if proposal.energy_ratio is None else proposal.energy_ratio)
     return -math.log(max(_MIN_RATIO, ratio))
@@ -228,9 +228,11 @@ def _assumed_noise(runs: Sequence[RunFigures]) -> float:
 def _without_contention(
     before: Sequence[RunFigures], after: Sequence[RunFigures]
 ) -> tuple[Sequence[RunFigures], Sequence[RunFigures]]:
-    """Return the runs without the time and the energy that delays by other work on the nodes cost.
+    """Return the runs without the delays that other work on the same nodes caused.
 
-    If the delays are not known for all runs, return the runs unchanged.
+    The delay of each run is subtracted from its time. If the energy of the delay is known for all runs, it
+    is subtracted from the energy of each run. If the delay of any run is unknown, all runs are returned
+    unchanged.
     """
     if any(run.contended_s is None for run in (*before, *after)):
         return before, after
@@ -381,10 +383,11 @@ def _energy_log_ratio(
 def _log_ratio(
     before: Sequence[float], after: Sequence[float], assumed_noise: float, bias: float
 ) -> tuple[float, float]:
-    """Return the mean log ratio of two groups of runs, and its standard error.
+    """Return how much two groups of runs differ: the mean log ratio, and its standard error.
 
-    The runs in both groups determine the variance. The variance is at least that of the assumed noise.
-    `bias` is the part of the standard error that more runs do not reduce.
+    The log ratio is the mean logarithm of the values `after` minus that of the values `before`. The variance
+    of the values is estimated from the scatter within both groups. It is at least the variance of the
+    assumed noise. `bias` is the part of the standard error that more runs do not reduce.
     """
     groups = [[math.log(value) for value in group] for group in (before, after)]
     means = [math.fsum(group) / len(group) for group in groups]

@@ -99,7 +99,7 @@ class GridProvider(ABC):
 
     @abstractmethod
     def request(self, query: SeriesQuery, token: str, now_s: float) -> FetchRequest:
-        """Return the request for a part of a series.
+        """Return the HTTP request for a part of a series of carbon intensities or prices.
 
         Args:
             query: part of the series, at most `max_window_s` long.
@@ -109,7 +109,7 @@ class GridProvider(ABC):
 
     @abstractmethod
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response in internal units.
+        """Return the samples in a provider's response, converted to the units of slurm-energy.
 
         The result is empty if the provider has no values for the queried part of the series.
 
@@ -195,7 +195,7 @@ def checked(samples: Iterable[Sample], provider: GridProvider) -> list[Sample]:
 
 
 def step_ends(points: Sequence[tuple[float, float]], step_s: float) -> list[Sample]:
-    """Return samples of a series from pairs of start time and value.
+    """Convert pairs of start time and value to samples, which also have an end.
 
     Each sample lasts `step_s` seconds. The pairs may have any order.
     """

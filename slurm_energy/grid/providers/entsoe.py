@@ -110,7 +110,10 @@ class EntsoeCarbon(GridProvider):
     max_window_s: ClassVar[float] = 2 * 86400.0
 
     def request(self, query: SeriesQuery, token: str, now_s: float) -> FetchRequest:
-        """Return the request for a part of a series."""
+        """Return the HTTP request to ENTSO-E for the generation mix of a zone in a time range.
+
+        The carbon intensity is computed from the mix.
+        """
         return _request(query, token, {"documentType": "A75", "processType": "A16", "in_Domain": query.zone})
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
@@ -187,7 +190,10 @@ def _steps(series: XmlElement, value_name: str, step_s: float) -> Iterator[tuple
 
 
 def _usual_mix(mixes: Collection[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sum of generation by type over all times."""
+    """Return the amount of electricity that each type of generation contributes over all times.
+
+    The result is the sum of the given values by type.
+    """
     total: dict[str, float] = {}
     for mix in mixes:
         for kind, value in mix.items():

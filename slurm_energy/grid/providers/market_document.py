@@ -61,7 +61,7 @@ class Block:
     Attributes:
         start_s: start in Unix time.
         end_s: end in Unix time.
-        value: price or quantity as written.
+        value: price or quantity of energy, without conversion of its unit.
     """
 
     start_s: float

@@ -39,7 +39,7 @@ class RteEco2mix(GridProvider):
     max_window_s: ClassVar[float] = 86400.0  # 96 rows
 
     def request(self, query: SeriesQuery, token: str, now_s: float) -> FetchRequest:
-        """Return the request for a part of a series."""
+        """Return the HTTP request for a time range of the carbon intensity from RTE eCO2mix."""
         condition = (
             f"date_heure >= date'{second_text(query.start_s)}' and "
             f"date_heure < date'{second_text(query.end_s)}' and taux_co2 is not null"
@@ -54,7 +54,11 @@ class RteEco2mix(GridProvider):
         return FetchRequest(with_query(query.base_url + _PATH, parameters))
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response. Each sample holds for the median time step of the response."""
+        """Return the samples of a response.
+
+        The response states only when each sample begins. Every sample lasts as long as the median time
+        between two samples of the response.
+        """
         rows = json_rows(json_object(body, self.name), "results", self.name)
         points = sorted(
             (time_of(row, "date_heure", self.name), value)

@@ -35,14 +35,14 @@ class UkCarbonIntensity(GridProvider):
     max_window_s: ClassVar[float] = 13 * 86400.0  # the API accepts up to 14 days
 
     def request(self, query: SeriesQuery, token: str, now_s: float) -> FetchRequest:
-        """Return the request for a part of a series."""
+        """Return the HTTP request for a part of the series of carbon intensity."""
         span = f"{minute_text(query.start_s)}/{minute_text(query.end_s)}"
         if query.zone.isdigit():
             return FetchRequest(f"{query.base_url}/regional/intensity/{span}/regionid/{query.zone}")
         return FetchRequest(f"{query.base_url}/intensity/{span}")
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response."""
+        """Return the carbon intensities in a response of the provider, as samples over time."""
         answer = json_object(body, self.name)
         inner = answer.get("data")
         rows = json_rows(inner if isinstance(inner, dict) else answer, "data", self.name)

@@ -90,5 +90,5 @@ class WattTime(GridProvider):
 
 
 def _is_token(text: str) -> bool:
-    """Return whether a text may stand in a header."""
+    """Return whether a text consists only of characters that an HTTP header may contain."""
     return text.isascii() and text.isprintable() and " " not in text

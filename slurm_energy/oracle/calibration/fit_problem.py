@@ -197,8 +197,8 @@ class Problem:
     def host_wait_shares(self) -> Array:
         """Return the fraction of each measured step in which the device waits for its host.
 
-        The shape is (measurements,). The fractions are computed without power limits, from the fixed
-        parameters and not from the unknowns of the search.
+        The shape is (measurements,). The fractions are computed without power limits. The parameters that
+        the search fits (unknowns) do not influence them.
         """
         theta, scalars = self.parameters([], np.zeros((1, 0)))
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
@@ -222,12 +222,13 @@ class Problem:
     ) -> Array:
         """Return the value that the calibration's search minimises, for each vector of parameters.
 
-        The value is mainly the error of predicted times and powers. Its shape is (vectors,).
+        The value is mainly the error of predicted times and powers. The thesis defines this error. The
+        result has shape (vectors,).
 
         Args:
             unknowns: the fitted parameters, n entries.
             vectors: values that the search varies, shape (vectors, n).
-            weights: weights of further terms that are added to the error of the thesis.
+            weights: weights of further terms that are added to the error.
             smoothing: replaces |x| by sqrt(x^2 + smoothing^2) in the errors, for searches that follow a
                 gradient.
         """

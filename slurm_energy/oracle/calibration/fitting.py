@@ -205,16 +205,17 @@ def _searched(
 
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
-    """Widen a range of measured / predicted values so that it holds for new measurements, too.
+    """Widen the range of prediction errors of a fitted model so that it holds for new measurements.
 
-    New measurements are measurements to which the model was not fitted. The logarithms of the ends of
-    `spread` are multiplied by sqrt(n / max(n - unknown_count, n / 4)), where n is the number of
+    A prediction error is a measured value divided by the predicted value. The errors of measurements to
+    which a model was fitted are smaller than those of new measurements. Therefore the logarithms of the ends
+    of `spread` are multiplied by sqrt(n / max(n - unknown_count, n / 4)), where n is the number of
     observations.
 
     Args:
-        spread: range of measured / predicted of the measurements to which the unknowns were fitted.
-        rows: the measurements to which the unknowns were fitted.
-        unknown_count: number of fitted unknowns.
+        spread: range of the errors of the measurements to which the model was fitted.
+        rows: the measurements to which the model was fitted.
+        unknown_count: number of fitted parameters (unknowns).
     """
     measured_watts = int(np.count_nonzero(np.isfinite(column(rows, "power_watts"))))
     count = len(rows) + measured_watts
@@ -377,10 +378,10 @@ def leave_out(
 def supply_ratios(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> dict[str, float]:
-    """Return how long the host needs for a sample, divided by how long the device needs.
+    """Return how long the host needs to supply a sample, relative to the computation on the device.
 
-    The result maps the profile name of each measured workload to this ratio. Only workloads with factors in
-    the calibration have an entry.
+    The key of a result is the profile name of a workload. The result contains only measured workloads for
+    which the calibration has factors, and the ratios that the calibration already contains.
     """
     ratios = {}
     for name, factors in calibration.workloads.items():

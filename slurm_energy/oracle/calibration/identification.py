@@ -64,8 +64,8 @@ def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
 def sweeps_determine_response(hardware: Hardware, rows: Sequence[Measurement]) -> bool:
     """Return whether measurements suffice to fit how a device responds to power limits.
 
-    There must be enough groups of measurements at several limits (`sweeps`). At least half of the
-    measurements must belong to these groups.
+    A sweep is a group of measurements of the same workload at several power limits. There must be enough
+    sweeps, and at least half of the measurements must belong to sweeps.
     """
     sweep_groups = sweeps(hardware, rows)
     return len(sweep_groups) >= MIN_SWEEPS and 2 * sum(map(len, sweep_groups)) >= len(rows)

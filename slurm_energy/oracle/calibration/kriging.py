@@ -55,17 +55,18 @@ class KrigingResult:
 
 
 def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, power: Array) -> KrigingResult:
-    """Fit the deviations of one workload's measured time and power from the prediction (residuals).
+    """Fit a correction of the predicted time and power of one workload to its measurements.
 
-    There are n measurements. All arguments have the shape (n,).
+    The fit (kriging) uses the ratio of the measured to the predicted value of each measurement. There are n
+    measurements. All arguments have the shape (n,).
 
     Args:
         batch: samples per device and step.
         cap_watts: power limits, finite.
         host_wait_share: fraction of the step in which the device waits for its host if there is no power
             limit.
-        time: measured over predicted seconds.
-        power: measured over predicted watts; NaN if not measured.
+        time: measured seconds divided by predicted seconds.
+        power: measured watts divided by predicted watts; NaN if the watts were not measured.
     """
     low, high = float(batch.min()), float(batch.max())
     batches = np.array([low / 4, low / 2, *np.unique(batch), high * 2, high * 4])
@@ -109,7 +110,9 @@ class _GaussianField:
             self._sizes = result.x
 
     def mean(self, batch: Array, cap_watts: Array) -> Array:
-        """Return the posterior mean of the logarithm of measured over predicted at m positions, shape (m,).
+        """Return the expected logarithm of measured / predicted time or power at m positions, shape (m,).
+
+        The expectation is the mean of the Gaussian process given the measurements.
 
         Args:
             batch: batch sizes, shape (m,).

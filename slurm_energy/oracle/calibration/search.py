@@ -92,10 +92,11 @@ def search(
         unknowns: the unknowns, n entries.
         start: initial values, shape (n,).
         settings: settings of the search.
-        checkpoint: file in which the state is stored after each segment. If the file exists and belongs to
-            the same problem and settings, the search resumes from it. None means no file.
-        progress: function called after each segment with the finished and the planned generations and the
-            current loss.
+        checkpoint: file in which the state of the search is stored after every `SEGMENT` generations. If the
+            file exists and belongs to the same problem and settings, the search resumes from it. None means
+            no file.
+        progress: function that is called when the state is stored. It gets the finished and the planned
+            generations and the current loss.
 
     Raises:
         UsageError: the checkpoint belongs to another problem, or it cannot be read or written.
@@ -166,7 +167,7 @@ class _State:
     def save(self) -> None:
         """Write the state of the search to its checkpoint file atomically.
 
-        Nothing is written if the state has no file, or if no segment of the search has finished yet.
+        Nothing is written if the state has no file, or if the search has not computed anything yet.
         """
         if self.path is None or self.population is None:
             return

@@ -24,9 +24,9 @@ _BELOW = (("min_cap_watts", "max_cap_watts"), ("min_clock_mhz", "max_clock_mhz")
 
 
 def hardware_names() -> dict[str, str]:
-    """Map every name and every alias of a kind of device to the name of that kind.
+    """Map every name and every alias of a kind of device to the name of the kind.
 
-    The kinds of the package and of the site are included.
+    The kinds that slurm-energy contains and the kinds that the site has added are included.
     """
     return _shipped_names() | {name: kind.name for name, kind in _Site.kinds.items()}
 

@@ -1,4 +1,4 @@
-"""Total time during which at least one run of a group is in progress. Pure arithmetic."""
+"""Time during which at least one run of a group of runs is in progress. Pure arithmetic."""
 
 from __future__ import annotations
 

@@ -104,7 +104,10 @@ def low(grid: Sequence[float]) -> float:
 
 
 def high(grid: Sequence[float]) -> float:
-    """Return the 95 % quantile of a distribution, which is given by `ATOMS` equally likely values."""
+    """Return the 95 % quantile of a distribution.
+
+    The distribution is given by `ATOMS` equally likely values in ascending order.
+    """
     return (grid[-TAIL] + grid[-TAIL - 1]) / 2
 
 

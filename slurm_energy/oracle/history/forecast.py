@@ -24,9 +24,10 @@ _MAX_UNIT_WATTS: Final = 1e9  # per unit; higher values are implausible
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
-    """Forecast of the next run.
+    """Forecast of the next run of a job from similar earlier runs.
 
-    The forecast uses the runs with one similarity key and with the more general keys.
+    Groups of similar runs are identified by similarity keys, from specific to general. The forecast uses the
+    runs of one key and the runs of its more general keys.
 
     Attributes:
         level: index of the key's similarity level in `LEVELS`.
@@ -165,10 +166,10 @@ def watts_of(run: ObservedRun) -> float | None:
 
 
 def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
-    """Convert the power and time of an observed run to other power caps.
+    """Return the power and the time of an observed run, converted to other power caps.
 
-    Returns (mean watts per unit under `caps`, time under `caps` divided by the actual time). If the watts of
-    the run are unknown, the result is (None, 1.0).
+    The first value is the mean watts per unit (GPU or node) under `caps`. The second value is the time under
+    `caps` divided by the actual time. If the watts of the run are unknown, the result is (None, 1.0).
     """
     watts_per_unit = watts_of(run)
     if watts_per_unit is None:

@@ -89,13 +89,14 @@ def _power(forecast: Forecast, request: PredictionRequest) -> Estimate | None:
 
 
 def _energy(forecast: Forecast, request: PredictionRequest, duration: Estimate, power: Estimate) -> Estimate:
-    """Return the predicted joules of the job that `request` describes.
+    """Return the predicted energy in joules of a job.
 
     The prediction uses the joules of similar runs. If the joules of all these runs are unknown, the
-    predicted time and power are multiplied: mean by mean, low by low, and high by high.
+    predicted time is multiplied by the predicted power. The mean and both bounds of the prediction are
+    multiplied separately.
 
     Args:
-        forecast: forecast per unit.
+        forecast: forecast from similar runs, for one unit (GPU or node) of the job.
         request: the job to predict.
         duration: predicted run time in seconds.
         power: predicted watts of the whole job.

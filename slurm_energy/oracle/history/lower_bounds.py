@@ -1,7 +1,7 @@
-"""Lower bounds of predicted time and watts for whole queues, which cheap runs cannot reduce.
+"""Lower bounds of the predicted time and watts of all jobs in a queue, against cheating.
 
 A prediction affects the job's place in the queue. Users choose job names, scripts and the content of
-scripts. A user could therefore lower a prediction by cheap runs of another program with the same name. Users
+scripts. A user could therefore lower a prediction by short runs of another program with the same name. Users
 cannot freely choose the time limit, because Slurm enforces it. They also cannot choose the resources that
 their runs have used.
 

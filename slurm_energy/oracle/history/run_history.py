@@ -110,7 +110,7 @@ class History:
         self.runs_learned = 0
 
     def __len__(self) -> int:
-        """Return the number of similarity keys in memory."""
+        """Return the number of similarity keys for which the history in memory holds runs."""
         return len(self._entries)
 
     def learn(self, run: ObservedRun) -> None:
@@ -171,19 +171,21 @@ class History:
         return None if user is None else self._users.get(user)
 
     def partition_record(self, partition: str | None, *, on_gpus: bool) -> PartitionRecord | None:
-        """Return the weighted sums over all runs in a Slurm partition; None if no such run is known.
+        """Return the history of all runs in a Slurm partition; None if no such run is known.
+
+        The history consists of weighted sums of run times, powers and used fractions of time limits.
 
         Args:
             partition: name of the partition; None means unknown.
-            on_gpus: True selects the sums over runs with GPUs, False the sums over runs without GPUs.
+            on_gpus: True selects the runs with GPUs, False the runs without GPUs.
         """
         return None if partition is None else self._partitions.get((partition, on_gpus))
 
     def program_records(self, row: Row) -> Iterator[ProgramRecord]:
-        """Yield records of earlier runs of the job's program.
+        """Yield summaries of earlier runs that are similar to the job, from general to specific.
 
-        There is one record for each similarity key, that is, for each way in which runs can be similar. The
-        most general key comes first.
+        Each summary (record) covers the runs with one similarity key. A similarity key is a set of
+        attributes that runs have in common. The most general key comes first.
 
         Args:
             row: attributes of the job, from `similarity.row_of`.
@@ -206,9 +208,12 @@ class History:
         return self._walk(path, caps_of_row(row)) if path else None
 
     def forecast_of(self, row: Row) -> Forecast | None:
-        """Return the forecast for the job with the attributes `row` (`similarity.row_of`).
+        """Return the forecast for a job from similar earlier runs.
 
         Return None if no run is similar to the job.
+
+        Args:
+            row: attributes of the job in the order of `similarity.ATTRIBUTES`.
         """
         path, caps = self._path(row), caps_of_row(row)
         forecast = self._paths.get((path, caps))
@@ -228,12 +233,14 @@ class History:
         return tuple([entry for key in keys(row) if (entry := get(key)) is not None])
 
     def _walk(self, path: tuple[_Entry, ...], caps: Caps) -> Forecast:
-        """Return the forecast of a job from the most specific entry of the history in `path`.
+        """Return the forecast of a job from groups of similar earlier runs.
 
-        The forecasts of the more general entries contribute to this forecast.
+        The result is based on the most specific group. The forecasts of the more general groups contribute
+        to it.
 
         Args:
-            path: entries of the job's keys, the most general first. There must be at least one.
+            path: groups of runs that are similar to the job, the most general first. There must be at least
+                one.
             caps: power caps of the job.
         """
         forecast: Forecast | None = None

@@ -34,15 +34,17 @@ _CAPS = itemgetter(*(ATTRIBUTES.index(name) for name in ("cap_watts", "gpu_cap_w
 class Level:
     """One level of similarity between a job and earlier runs.
 
+    A level is specific (for example the same script) or general (for example only the same user).
+
     Attributes:
         text: description of the attributes that runs of this level have in common, shown to users.
         required: attributes that the runs share. The level applies only to jobs with known values of all
             these attributes.
         optional: further attributes that the runs share. Their values may be unknown.
-        general_weight: weight of the next more general level, expressed as a number of runs.
-        by_limit: whether runs of different programs belong to the same group at this level. The lengths of
-            the runs are then compared as shares of their time limits, if they have limits. A user's margin
-            in time limits varies less than the length of the user's jobs (Tsafrir, Etsion, Feitelson 2007).
+        general_weight: number of runs as which the result of the next more general level counts.
+        by_limit: whether this level groups runs of different programs. The length of a run is then divided
+            by its time limit, if it has one, before runs are compared. The reason is that a user's ratio of
+            length to time limit varies less than the length itself (Tsafrir, Etsion, Feitelson 2007).
     """
 
     text: str
@@ -99,18 +101,20 @@ def units(job: Job) -> float:
 
 
 def caps_of_row(row: Row) -> Caps:
-    """Return the power caps with which a job ran: per GPU, and per unit of the job.
+    """Return the power caps with which a job ran: watts per GPU, and watts per unit of the job.
 
-    The argument `row` contains the attributes of the job, from `row_of`.
+    A unit is a GPU of the job, or a node if the job has no GPUs. The argument `row` contains the attributes
+    of the job, from `row_of`.
     """
     return caps_of(*_CAPS(row))
 
 
 def keys(row: Row) -> list[Key]:
-    """Return keys that jobs similar to this job share, the most general key first.
+    """Return the keys under which runs similar to a job are stored, the most general key first.
 
-    There is one key per level of similarity that applies to the job. A key is (index in `LEVELS`, whether
-    the job has GPUs, whether the lengths of runs are shares of the time limit, values of the level's
+    There is one key per level of similarity that applies to the job. For example, a general level compares
+    few attributes, and a specific level compares many. A key is (index of the level in `LEVELS`, whether the
+    job has GPUs, whether the lengths of runs are shares of the time limit, values of the level's
     attributes).
 
     Args:

@@ -72,10 +72,10 @@ class ResourceUse:
         gpu_seconds: seconds of the runs times their GPUs.
         memory_mib_seconds: seconds of the runs times the memory in MiB that was allocated to them.
         unknown_memory_seconds: seconds of the runs whose allocated memory is unknown.
-        size_seconds: seconds of the runs times their GPUs, or times their CPUs for runs without GPUs. These
-            products are the weights of the runs in mean values.
-        limit_sum: sum over the runs of size times seconds times the time limit in seconds. For a run without
-            a time limit, the run time is used.
+        size_seconds: seconds of the runs times their sizes. The size of a run is its number of GPUs, or its
+            number of CPUs without GPUs. These products are the weights of the runs in mean values.
+        limit_sum: sum over the runs of three factors: size, run time and time limit, both in seconds. For a
+            run without a time limit, the run time replaces the time limit.
         newest: end of the newest run in Unix seconds.
         busy: intervals in which the runs were running.
     """
@@ -92,16 +92,16 @@ class ResourceUse:
     busy: BusyTime = field(default_factory=BusyTime)
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
-        """Add a finished run to the sums.
+        """Add a finished run to the sums of used resources, in which older runs have less weight.
 
         Args:
             run: the finished run.
-            new_s: seconds that the run adds to the attribute `seconds`, without the time covered by
-                simultaneous runs. None means that these seconds are computed from `busy`.
+            new_s: seconds that the run adds to the attribute `seconds`. Time in which other runs ran as well
+                is not counted again. None means that these seconds are computed from `busy`.
 
         Returns:
-            The factor by which the sums over earlier runs have decayed, and the decayed product of size and
-            seconds of this run.
+            The factor by which the sums over earlier runs were multiplied, and the weight of this run: its
+            size times its seconds, reduced by its age.
         """
         if new_s is None:
             new_s = self.busy.add(run.end - run.duration_s, run.end)
@@ -122,13 +122,13 @@ class ResourceUse:
         return fade, weight
 
     def share_of(self, need: ResourceRequest) -> float:
-        """Return the resources that earlier runs used as a fraction of what a job requests (`need`).
+        """Return how large earlier runs were, as a fraction of what a job requests (`need`).
 
         The fraction states how far the runs are evidence for a job of this size. It is computed separately
-        for time and for node, CPU, GPU and memory seconds, and the smallest fraction is returned. It is at
-        least 0.
+        for time and for node, CPU, GPU and memory seconds. The smallest of these fractions is returned, but
+        at least 0.
 
-        Therefore many simultaneous runs, or a short run on many nodes, are no evidence for a large or long
+        Many simultaneous runs, or a short run on many nodes, are therefore no evidence for a large or long
         job. Runs that share a node are no evidence for a job that takes a whole node. If the memory of runs
         is unknown, it counts as sufficient, because earlier releases did not store it. Runs with a shorter
         time limit than `need` count less, in proportion to their limit, because a job with another time
@@ -179,7 +179,7 @@ class ProgramRecord(ResourceUse):
 
     @property
     def measured_part(self) -> float:
-        """Weight of the runs with known energy divided by the weight of all runs, from 0 to 1."""
+        """Fraction of the runs whose energy is known, from 0 to 1, with the weights of the runs."""
         return self.measured_sum / self.limit_sum if self.limit_sum > 0 else 0.0
 
     @property
@@ -200,8 +200,10 @@ class ProgramRecord(ResourceUse):
 class UserRecord(ResourceUse):
     """Weighted sums over all runs of one user, from which corrections of predictions are computed.
 
+    The size of a run is its number of GPUs, or of CPUs if it has no GPUs. Older runs count less.
+
     Attributes:
-        fraction_sum: sum over the runs: the run's weight in `limit_sum`, times the fraction of the time
+        fraction_sum: sum over the runs: size times seconds times time limit times the fraction of the time
             limit that the run used.
         overrun_size_seconds: sum over the runs whose time was predicted: size times seconds.
         overrun_sum: sum over the runs: size times seconds times ln(actual time / predicted time). The
@@ -278,9 +280,9 @@ class PartitionRecord:
 def overrun(actual_s: float, predicted_s: float) -> float:
     """Return ln(actual time / predicted time) of a run that took longer than predicted.
 
-    The result is 0 if the run took less time than predicted, or if its time was not predicted. Otherwise
-    users could run many short and cheap jobs to compensate for overruns. The ratio is limited to
-    `LARGEST_OVERRUN`.
+    The result is 0 if the run took less time than predicted, or if its time was not predicted. A run that
+    took less time has no negative value, because users could otherwise compensate for overruns by many short
+    and cheap jobs. The ratio is limited to `LARGEST_OVERRUN`.
     """
     if predicted_s <= 0 or actual_s <= predicted_s:
         return 0.0
@@ -301,9 +303,11 @@ def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
 
 
 def size(nodes: int | None, cpus: int | None, gpus: int | None) -> float:
-    """Return the weight of one second of a run: its number of GPUs, else CPUs, else nodes; at least 1.
+    """Return the weight that one second of a run has in the statistics of earlier runs.
 
-    For each argument, None and 0 mean none or unknown.
+    The weight is the number of GPUs of the run. Without GPUs, it is the number of CPUs. If this number is
+    unknown too, it is the number of nodes. The weight is at least 1. For each argument, None and 0 mean none
+    or unknown.
     """
     return float(gpus or cpus or nodes or 1)
 
@@ -365,15 +369,17 @@ def gpu_watts(run: ObservedRun, watts: float) -> float:
 
 
 def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
-    """Return how much earlier runs and a new run count in decayed sums of a user's runs.
+    """Return the factors with which a new run is added to the decayed sums of a user's runs.
+
+    In the sums, the weight of a run decreases with its age. A run has the weight 1 if it ended last.
 
     Args:
         run: the run to add. The run may have ended before `newest`.
         newest: latest end of the earlier runs in Unix seconds.
 
     Returns:
-        Factor on the sums over the earlier runs, factor on the new run, and the latest end of
-            all runs.
+        Factor on the sums over the earlier runs, factor on the new run, and the latest end of all
+            runs.
     """
     if run.end >= newest:
         return _fade(run.end - newest), 1.0, run.end

@@ -1,7 +1,7 @@
 """Demand of a training step on one device at a given batch size.
 
 The demand is the number of operations, bytes and kernel launches. All functions are pure. Every value is a
-number, or an array with one entry per alternative that is predicted.
+number, or an array with one entry per predicted configuration.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def demand(
 
 
 def _amount(batch: Any, *parts: Affine) -> Any:
-    """Return the sum of the given affine functions at a batch size, but at least 0.
+    """Return the operations or the memory traffic of a training step at a given batch size.
 
-    The sum is an amount of operations or of memory. An affine function may become negative far from the
-    batch sizes that were traced.
+    Each of the given parts is a linear function of the batch size. The result is their sum, but at least 0.
+    Far from the batch sizes at which the functions were determined, their sum could be negative.
     """
     line = sum(part.fixed for part in parts) + sum(part.per_sample for part in parts) * batch
     return np.maximum(0.0, line)

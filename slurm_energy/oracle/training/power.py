@@ -40,9 +40,10 @@ def mean_watts(phases: tuple[tuple[Any, Any], ...], total_s: Any) -> Any:
 
 
 def voltage_square(clock: Any, theta: Theta) -> Any:
-    """Return (V / V_max)^2 at `clock`, a share of the maximum clock.
+    """Return (V / V_max)^2, the square of the relative voltage at a clock.
 
-    The voltage V is constant up to the clock `theta.voltage_knee` and rises linearly above it.
+    `clock` is a fraction of the maximum clock. The voltage V is constant up to the clock
+    `theta.voltage_knee` and rises linearly above it.
     """
     risen = np.maximum(0.0, clock - theta.voltage_knee) / (1.0 - theta.voltage_knee)
     volts = theta.voltage_floor + (1.0 - theta.voltage_floor) * risen

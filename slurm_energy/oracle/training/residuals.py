@@ -25,14 +25,16 @@ _SUPPORT_DOUBLINGS = 0.5
 class Residuals:
     """Correction factors for the predictions of one workload in one precision.
 
-    Each prediction is multiplied by a factor from this table. A factor is a measured value divided by the
-    predicted value, with noise removed as far as possible. Between the entries of the table, the factors are
-    interpolated linearly in the logarithm of the batch size and in the power limit. Beyond the outermost
-    limits the factors are constant. Beyond the outermost batch sizes the factors are 1.
+    The factors are a table over batch sizes and power limits. A factor is a measured value divided by the
+    predicted value, with noise removed as far as possible. A prediction is multiplied by the factor for its
+    batch size and power limit. Between two entries of the table, the factor is interpolated linearly in the
+    logarithm of the batch size and in the power limit. For power limits outside the table, the factor of the
+    nearest power limit is used. For batch sizes outside the table, the factor is 1.
 
     Attributes:
-        batches: batch sizes in rising order. The first and last `EXTRAPOLATION_NODES` are not measured.
-        caps_watts: power limits in rising order; the design power of the device stands for no limit.
+        batches: batch sizes in rising order. The first and the last `EXTRAPOLATION_NODES` batch sizes are
+            not measured: they were added beyond the measured batch sizes.
+        caps_watts: power limits in rising order; the design power of the device means no limit.
         time: factors on seconds per step, shape (batches, limits).
         power: factors on watts, shape (batches, limits).
     """

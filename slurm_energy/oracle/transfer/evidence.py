@@ -1,8 +1,8 @@
-"""Data from which the time and power of jobs on a kind of device are predicted (evidence).
+"""Evidence: data from which the time and power of training on a kind of device are predicted.
 
-The evidence consists of expectations from other kinds of device and of measurements on this kind of device.
-The module fits the evidence to the measurements and holds the result. The model is linearised for this
-purpose.
+The evidence is for kinds of device with few or no measurements. It consists of expectations from other kinds
+of device and of measurements on this kind of device. The module fits the evidence to the measurements and
+holds the result. The model is linearised for this purpose.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Evidence:
     Attributes:
         prior: information that measurements on other kinds of device contribute.
         models: name of the workload's profile, for each measurement on this kind.
-        columns: by name in `COLUMNS`, an array with one value per measurement. The columns include the
-            slopes of the model at the most likely latent quantities. Therefore predictions need no profiles
-            of the measured workloads.
+        columns: by name in `COLUMNS`, an array with one value per measurement. The model is replaced by a
+            linear approximation at each measurement, and the columns include its slopes. Therefore
+            predictions need no profiles of the measured workloads.
     """
 
     prior: Transfer

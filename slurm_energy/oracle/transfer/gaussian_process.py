@@ -4,12 +4,12 @@ Such a property is called a latent quantity. The module computes covariances and
 are pure.
 
 Near the current values of the latent quantities, the logarithms of time and power are linear in these
-quantities (extended Kalman filter). Therefore the logarithms of time and power of a step, and every latent
-quantity, are jointly normal. The linear model is extended by two Gaussian processes. One of them is
-proportional to the slowdown, and the other is rough. The covariance of each process decreases with the
-distance in batch size and power limit (Matern, 3/2). Source: Rasmussen and Williams, Gaussian Processes for
-Machine Learning, Eq. 2.25 to
-2.27 and 4.17.
+quantities (extended Kalman filter). Therefore the logarithms of time and power of a step and all latent
+quantities have a joint normal distribution.
+
+Two Gaussian processes extend the linear model. The first is proportional to the slowdown. The second is
+rough. The covariance of each process decreases with the distance in batch size and power limit (Matern,
+3/2). Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class Linearised:
 
 
 def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, Array]:
-    """Return the prior covariance of each latent quantity between training steps.
+    """Return the prior covariances between training steps of quantities that differ between devices.
 
-    The result maps the name in `LATENTS` to an array. Each array has the shape (n, m) for n positions
-    `first` and m positions `second`.
+    The result has an array for each of these quantities (named in `LATENTS`). The array has the shape (n, m)
+    for n steps `first` and m steps `second`.
     """
     same = first.workload[:, None] == second.workload[None]
     near = _matern(first.batch, second.batch, BATCH_RANGE)
@@ -96,10 +96,10 @@ def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, 
 
 
 def covariance(first: Linearised, second: Linearised) -> Array:
-    """Return the prior covariance of the logarithms of time and power of training steps.
+    """Return the assumed covariance of the logarithms of time and power of training steps.
 
-    The covariance is that between n steps and m other steps, without the noise of measurements. The shape is
-    (2 n, 2 m). Rows and columns contain first all times, then all powers.
+    It is the covariance before any measurement (prior), between n steps and m other steps, without the noise
+    of measurements. The shape is (2 n, 2 m). Rows and columns contain first all times, then all powers.
     """
     latents = latent_covariance(first.positions, second.positions)
     same = first.positions.workload[:, None] == second.positions.workload[None]
@@ -164,12 +164,11 @@ class Posterior:
 
     @cached_property
     def quantiles(self) -> Array:
-        """Half widths of the uncertainty ranges of predicted time and power, shape (2, 1).
+        """Half widths of the uncertainty ranges of the predicted time and of the predicted power.
 
-        The unit is the standard deviation.
-
-        The degrees of freedom are the number of observations of the quantity (time or power). If the
-        quantity was never observed, the observations of both quantities count.
+        The result has the shape (2, 1). The unit is the standard deviation of the prediction. The widths
+        depend on the number of observations of the quantity (time or power). If the quantity was never
+        observed, the observations of both quantities count.
         """
         columns = zip(self._scores, self._own_scores, self._counts, self._scatters, strict=True)
         return np.array([[half_width(*column)] for column in columns])

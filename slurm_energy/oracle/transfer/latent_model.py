@@ -1,7 +1,8 @@
-"""The training model with default parameters.
+"""Model of a training step with default parameters, for devices without a calibration.
 
-It computes time and power of a training step from the latent quantities in `prior`, which are properties in
-which kinds of GPU differ. All functions are pure and accept numbers or arrays that broadcast.
+The model computes time and power of a step from a few quantities in which kinds of GPU differ. The module
+`prior` describes these quantities (latent quantities). All functions are pure and accept numbers or arrays
+that broadcast.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class LatentModel:
     def at(self, demand: Any, supply: Any, idle: Any) -> tuple[Array, Array, Array]:
         """Return seconds per step, mean watts of a device, and the clock divided by the maximum clock.
 
-        `demand`, `supply` and `idle` are the latent quantities of these names in `prior.LATENTS`. The results
-        have the shape of these arguments.
+        `demand`, `supply` and `idle` are latent quantities: properties in which kinds of device differ, see
+        `prior.LATENTS`. The results have the shape of these arguments.
         """
         factor = np.exp(demand)
         static = np.minimum(DEFAULTS.static_share * factor, _MAX_STATIC)
@@ -78,11 +79,12 @@ class LatentModel:
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
         """Return the derivatives of ln(time) and ln(power) with respect to each latent quantity.
 
-        The keys are the names of the latent quantities.
+        A latent quantity is a property in which kinds of device differ. The keys are the names of the latent
+        quantities.
 
         Args:
-            latents: values of demand, supply and idle at which the derivatives are taken, shape (n,)
-                each.
+            latents: values of the latent quantities demand, supply and idle at which the derivatives are
+                taken, shape (n,) each.
         """
         count = len(latents["demand"])
         slopes_of = {"time": (np.ones(count), np.zeros(count))}

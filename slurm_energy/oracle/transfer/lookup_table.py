@@ -1,4 +1,4 @@
-"""Lookup tables for fast predictions of many alternatives of one workload on one kind of device.
+"""Lookup tables for fast predictions of many configurations of one workload on a kind of device.
 
 All functions are pure.
 """
@@ -69,8 +69,9 @@ class LookupTable:
 
         Args:
             batch: samples per device and pass, shape (n,).
-            deviation: deviations from the most likely demand and supply, in standard deviations along the
-                columns of `root`.
+            deviation: assumed errors of the estimates, in standard deviations. The two numbers are
+                multiplied by the columns of the covariance's root `root`. The result is added to demand and
+                supply.
         """
         row = np.log2(batch)
         demand, supply, idle = (np.interp(row, self.batches, values) for values in self.latents.T)

@@ -18,12 +18,15 @@ Array = NDArray[np.float64]
 
 
 class Deviations(NamedTuple):
-    """Standard deviations of a quantity that differs from the default model of a device.
+    """Standard deviations that describe how far a quantity differs from the model's default.
+
+    The deviation of the quantity is the sum of a part that depends on the device, one that depends on the
+    workload, and one that depends on the batch size.
 
     Attributes:
-        device: deviation between devices.
-        workload: deviation between workloads.
-        batch: deviation between the batch sizes of one workload.
+        device: standard deviation between devices.
+        workload: standard deviation between workloads.
+        batch: standard deviation between the batch sizes of one workload.
     """
 
     device: float
@@ -79,11 +82,11 @@ class WorkloadOffsets:
     supply: Sequence[float]
 
     def at(self, quantity: str, batch: Array) -> Array:
-        """Return a measured offset of a workload from the default training model at given batch sizes.
+        """Return how far a workload deviates from the default training model at given batch sizes.
 
-        The offset `time` is the logarithm of measured / predicted seconds. The offset `supply` is the
-        logarithm of the host's seconds / the device's seconds. Beyond the measured batch sizes an offset is
-        constant.
+        The deviation (offset) `time` is the logarithm of the measured seconds divided by the predicted
+        seconds. The offset `supply` is the logarithm of the host's seconds divided by the device's seconds.
+        Beyond the measured batch sizes an offset is constant.
 
         Args:
             quantity: `time` or `supply`.
@@ -141,10 +144,10 @@ NO_TRANSFER: Final = Transfer()
 
 
 def combined(transfers: Sequence[Transfer]) -> Transfer:
-    """Return the mean of what several kinds of GPU contribute to predictions for another kind.
+    """Combine what was measured on several kinds of GPU into expectations for another kind.
 
-    Each workload is averaged over the kinds on which it was measured. The result is `NO_TRANSFER` if
-    `transfers` is empty.
+    The numbers are means over the measured kinds. Each workload is averaged over the kinds on which it was
+    measured. The result is `NO_TRANSFER` if `transfers` is empty.
     """
     if not transfers:
         return NO_TRANSFER

@@ -44,13 +44,14 @@ _NORMAL_95: Final = 1.6448536269514722
 
 
 def prior_half_width(scores: Sequence[float]) -> float:
-    """Return the half width of the 90 % range of predictions without any observation.
+    """Return the half width of the 90 % range of a prediction for a device without observations.
 
-    The half width is in predicted standard deviations.
+    The half width is stated in predicted standard deviations. It is the 90 % quantile of the scores.
 
     Args:
-        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device. A
-            score is an error divided by the predicted standard deviation.
+        scores: quantiles (`SCORE_LEVELS`) of the scores. A score is the error of a prediction divided by its
+            predicted standard deviation. These scores come from predictions of one kind of device from other
+            kinds.
     """
     return float(np.interp(COVERAGE, SCORE_LEVELS, scores))
 
@@ -58,12 +59,12 @@ def prior_half_width(scores: Sequence[float]) -> float:
 def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: float) -> float:
     """Return the half width of the 90 % range of predicted time or power.
 
-    The unit is the predicted standard deviation. The result is the geometric mean of two estimates: one by
-    Student's t distribution and one by the conformal quantile. A score is the absolute error of the
-    logarithm of a prediction, in predicted standard deviations.
+    The unit is the predicted standard deviation. The result is the geometric mean of two estimates. The
+    first estimate comes from Student's t distribution, the second one from a conformal quantile of scores.
+    The score of a prediction is the absolute error of its logarithm, in predicted standard deviations.
 
     Args:
-        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.
+        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions from one kind of device to another.
         own_scores: scores of the observations on this kind of device. Each observation is predicted from all
             the others.
         count: number of observations from which `scatter` was computed.
@@ -78,13 +79,14 @@ def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: 
 def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
     """Return the score that a new measurement does not exceed with probability `COVERAGE`.
 
-    A score is the absolute error of a prediction in predicted standard deviations. Two kinds of scores are
-    pooled, and the result is a quantile of the pool. The rank of this quantile among n scores is COVERAGE (n
-    + 1). The scores of predictions between kinds of device have the total weight `SCORES_WEIGHT`.
+    A score is the absolute error of a prediction divided by the predicted standard deviation. The scores
+    `scores` and `own_scores` are put into one pool, and the result is a quantile of the pool. With n as the
+    total weight of the pool, the rank of the quantile is COVERAGE (n + 1). Each of `own_scores` has the
+    weight 1. All of `scores` together have the weight `SCORES_WEIGHT`.
 
     Args:
         scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.
-        own_scores: scores of the observations on this kind of device, shape (n,). Each observation is
+        own_scores: scores of the m observations on this kind of device, shape (m,). Each observation is
             predicted from all the others.
     """
     if not len(own_scores):

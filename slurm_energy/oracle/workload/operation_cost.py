@@ -65,7 +65,7 @@ class Tally:
     sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, work: OperationCost) -> None:
-        """Add the cost of one operation to the sums."""
+        """Add the cost of one operation to the sums of this tally."""
         for phase in ("forward", "backward"):
             flops = getattr(work, f"{phase}_flops")
             self._more(f"{work.unit}_flops_{phase}", flops)
@@ -77,7 +77,7 @@ class Tally:
             self._more(f"{work.unit}_{axis}_weighted", work.forward_flops * size)
 
     def mean_dim(self, unit: str, axis: str) -> float:
-        """Return the mean size of a hardware unit's operations along an axis.
+        """Return the mean size, along one axis, of the operations that a hardware unit executes.
 
         Each operation is weighted by its floating-point operations in the forward pass. The result is 0 if
         there are no operations. Source: thesis, Eq. 4.6.

@@ -270,7 +270,7 @@ def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
     )
 )
 def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a reduction.
+    """Return the cost of an operation that reduces a tensor, such as a sum or a mean.
 
     The forward pass reads all elements. The backward pass writes all gradients.
     """

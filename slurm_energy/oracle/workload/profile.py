@@ -37,22 +37,24 @@ _ZERO = Affine(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadProfile:
-    """One network with one kind of input. Quantities are per training step of one device.
+    """Cost of one training step of a neural network with one kind of input.
+
+    The quantities are per training step of one device.
 
     Attributes:
         name: name, e.g. `resnet50`.
         description: description for users, with the shape of the input.
         origin: program that computed the profile.
         parameters: number of scalar weights.
-        trainable: weights that the optimizer updates.
+        trainable: number of scalar weights that the optimizer updates.
         parameter_tensors: number of trainable tensors. A framework that updates one tensor after the other
             launches compute kernels for each tensor.
         optimizer: name of the optimizer that usually trains this network.
         dataset: name of the training set that is usual for this network.
         samples_per_epoch: samples in the training set; None means unknown.
         shared_weights: whether layers use the same weights repeatedly (ALBERT in the thesis).
-        gemm_flops_forward: operations of matrix products in the forward pass. The other `*_flops_*` count the
-            operations of other kinds, forward or backward.
+        gemm_flops_forward: operations of matrix products in the forward pass. The other `*_flops_*` count
+            the operations of other kinds, forward or backward.
         read_forward: elements read in the forward pass. The other attributes `read_*` and `write_*` have the
             same form.
         kernels_forward, kernels_backward: compute kernels launched in the forward and the backward pass.

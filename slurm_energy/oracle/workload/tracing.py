@@ -182,7 +182,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
         self._saved_elements += elements
 
     def saved(self) -> float:
-        """Return how many elements of four bytes are saved for the backward pass."""
+        """Return how many numbers of four bytes the forward pass must keep for the backward pass."""
         return self._saved_elements + sum(
             operators.traffic(tensor) for tensor in self._saved_tensors.values()
         )

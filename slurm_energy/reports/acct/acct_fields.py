@@ -1,4 +1,7 @@
-"""Columns of `senergy acct`: the fields of the installed sacct beside the energy of each job and step."""
+"""Columns that `senergy acct` can print.
+
+The columns are the fields of the installed sacct, and the energy of each job and step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Columns of `senergy acct` that are not in energy records: savings, emissions, cost, Slurm's energy."""
+"""Columns of `senergy acct` whose values are not in energy records.
+
+The columns are savings, emissions, cost, and the energy that Slurm itself measured.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def needs_footprint(columns: Iterable[Column[AcctRow]]) -> bool:
 
 
 def in_currency(columns: Sequence[Column[AcctRow]], rows: Iterable[AcctRow]) -> list[Column[AcctRow]]:
-    """Return the columns with the unit of cost columns set to the currency of the rows."""
+    """Return the table columns, with the currency of the rows as the unit of the cost columns."""
     currency = next((row.footprint.currency for row in rows if row.footprint), DEFAULT_CURRENCY)
     return [
         dataclasses.replace(column, field=dataclasses.replace(column.field, unit=currency))

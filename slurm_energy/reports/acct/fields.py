@@ -33,8 +33,8 @@ class Style:
         units: decimal prefixes and units of the numbers.
         time_format: format of times, as in `SLURM_TIME_FORMAT`.
         now: current time, for relative times; None if not needed.
-        unknown: text that stands for an unknown value. The text is empty in output for programs. The text
-            does not stand in cells whose column does not apply to their row.
+        unknown: text of a cell whose value is unknown; empty in output for programs. A cell stays empty if
+            the column does not apply to its row.
     """
 
     units: DisplayUnits = DisplayUnits()
@@ -109,7 +109,10 @@ class Field(Generic[Row]):
         return f"{self.name}({style.units.name(self.unit) if self.value_format == 'scaled' else self.unit})"
 
     def text(self, row: Row, style: Style) -> str:
-        """Return the value of a row as text; empty where the column does not apply."""
+        """Return the value of this column in a row as text.
+
+        The text is empty if the column does not apply to the row.
+        """
         value = self.value(row)
         return style.unknown if value is None and self.expected(row) else self.write(value, style)
 

@@ -144,7 +144,7 @@ def joined(
 
     Args:
         rows: rows of sacct, with `sacct.IDENTITY_FIELDS`; the steps of a job follow their job.
-        usages: all runs of the jobs, from `usage.summarise` with duplicates.
+        usages: all runs of the jobs, as `usage.summarise` returns them with `duplicates=True`.
         visible: the jobs whose energy the caller may see.
     """
     join = _Join(usages)

@@ -144,7 +144,7 @@ def node_lines(rows: Sequence[Row], layout: TableLayout) -> list[str]:
 
 
 def job_lines(rows: Sequence[Row], layout: TableLayout) -> list[str]:
-    """Return the table of the running jobs of a response to `GET /v1/budget`."""
+    """Return the lines of a table of the running jobs in a response to `GET /v1/budget`."""
     return _whole_table(rows, _JOB_FIELDS, layout)
 
 
@@ -169,9 +169,10 @@ def headline(response: Row) -> str:
 
 
 def notes(response: Row) -> Iterator[str]:
-    """Yield notes that the table of budgets does not show.
+    """Yield notes about the budgets that the table of budgets does not show.
 
-    The notes are about faults, live limits, limits that cannot be kept, and silent or distrusted nodes.
+    The notes are about faults, limits that operators have set, limits that cannot be kept, and nodes that do
+    not report or are not trusted.
     """
     for row in response.get("budgets") or []:
         name = f"budget {row.get('name')}"
@@ -196,7 +197,10 @@ def _override_text(override: Row) -> str:
 
 
 def plan_lines(response: Row) -> list[str]:
-    """Return the present limits and their planned changes in order of time, one line each."""
+    """Return the present and planned limits of all power budgets as lines of text.
+
+    There is one line per limit, in order of time.
+    """
     begin = float(response.get("unix_s") or 0.0)
     steps = [
         (step["unix_s"], row, step["watts"])

@@ -72,9 +72,9 @@ def _jobs(jobs: Sequence[Row], max_rows: int | None) -> list[str]:
 
 
 def _nodes(nodes: Sequence[Row], max_rows: int | None) -> list[str]:
-    """Return the table of nodes.
+    """Return the table of nodes as text.
 
-    Nodes in an unhealthy state come first. The power decides the further order.
+    Nodes in an unhealthy state come first. Within each of the two groups, nodes with more power come first.
     """
     if not nodes:
         return ["no node to show"]

@@ -105,7 +105,10 @@ def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
 
 
 def gain_text(advice: FindingAdvice) -> str:
-    """Return text on the gain that an advice promises, the source of this figure, and the way to check it."""
+    """Return a text about an advice of the diagnosis.
+
+    The text states the expected gain, the source of this figure, and the way to check it.
+    """
     parts = [duration_text(advice.seconds_gain)] if advice.seconds_gain else []
     if advice.joules_gain is not None:
         parts.append(with_unit(advice.joules_gain, "J"))

@@ -47,7 +47,9 @@ class PolicyVariant:
 class ComparedWork:
     """Runs of the same work on the same nodes under several energy policies.
 
-    The first variant is the baseline of the comparison.
+    Attributes:
+        name: name of the work.
+        variants: the runs under each policy. The first variant is the baseline of the comparison.
     """
 
     name: str
@@ -55,7 +57,10 @@ class ComparedWork:
 
     @property
     def baseline(self) -> PolicyVariant:
-        """The first variant, with which the others are compared: the untuned variant if there is one."""
+        """Variant with which the other variants are compared.
+
+        It is the first variant of the list. This is the untuned variant if there is one.
+        """
         return self.variants[0]
 
 

@@ -1,4 +1,7 @@
-"""Sentences that explain the settings of a job: each setting with its source and figures."""
+"""Sentences in the energy label of a job that explain the settings of the job.
+
+Each sentence states the source of a setting, for example an earlier run, and the expected effect.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Conversion of a job's sampled signals to the columns of a chart. All columns have the same duration."""
+"""Conversion of a job's sampled signals to the columns of a chart.
+
+Each column shows the mean of a signal over an equal part of the shown time.
+"""
 
 from __future__ import annotations
 

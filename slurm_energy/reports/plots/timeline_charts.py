@@ -106,7 +106,8 @@ def _row(row: OverviewRow, shares: dict[str, list[float]], index: int, frame: Fr
 def _stacked_paths(shares: dict[str, list[float]], columns: int) -> Iterator[tuple[str, str]]:
     """Yield the SVG path data of a stacked chart, one path per phase.
 
-    Neighbouring columns in which a phase has the same share and position form one rectangle.
+    In each column of the chart, a phase is drawn as a rectangle. Equal rectangles of a phase in neighbouring
+    columns are drawn as one.
     """
     floors = [0] * columns
     exact = [0.0] * columns

@@ -1,4 +1,7 @@
-"""PNG chart of the energy and time of a training job's alternatives. matplotlib is imported on use."""
+"""PNG chart of the energy and time of different ways to run a training job (alternatives).
+
+matplotlib is imported on use.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,10 @@ def deferral_lines(job: Mapping[str, Any], style: Style) -> list[str]:
 
 
 def deferral_change(decision: Mapping[str, Any], style: Style) -> str:
-    """Return text for `senergy job` on the change that a deferral or suspension decision made to a job."""
+    """Return the change that a deferral or suspension decision made to a job, as text.
+
+    `senergy job` shows this text, for example `deferred until ...`.
+    """
     if decision["kind"] == "not_suspended":
         return "not suspended"
     if decision["kind"] == "release":

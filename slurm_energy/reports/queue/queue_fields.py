@@ -192,7 +192,10 @@ def default_format(jobs: Sequence[Job], *, long: bool) -> str:
 
 
 def unit_text(value: float | None, unit: str) -> str:
-    """Return the value of a term with its unit as text. Seconds are written as a duration."""
+    """Return the value of a term of a job's priority score as text with its unit.
+
+    Seconds are written as a duration.
+    """
     if value is None:
         return "-"
     return format_duration(value) if unit == "s" and value >= 0 else f"{figure(value)} {unit}".rstrip()

@@ -17,9 +17,10 @@ _LONG_ONLY: Final = ("UsagePerShare", "GPUHours")
 
 
 def _account(row: Row) -> str:
-    """Return the account name of a row, indented by its level in the tree.
+    """Return the name in the column of accounts for a row of the table of fair shares.
 
-    Users are indented one level more.
+    The name is indented by the level of the account in the tree. A row for a user is indented one level
+    more.
     """
     return f" {row['account']}" if row.get("user") is not None else str(row["account"])
 

@@ -86,7 +86,7 @@ def parse_tres(text: str) -> tuple[Tres, ...]:
 
 
 class Source(StrEnum):
-    """Source of the texts of a column that does not show a dimension such as account or user."""
+    """Kind of content of a report column that does not show a dimension such as account or user."""
 
     CLUSTER = "cluster"
     PROPER = "proper"

@@ -23,7 +23,7 @@ Json = Mapping[str, Any]
 
 
 def savings_table(document: Json, *, exact: bool) -> ReportTable:
-    """Return the table of the report.
+    """Return the table of the report on the cost and emissions that the deferral of jobs has saved.
 
     Args:
         document: response to `GET /v1/deferral/savings`.
@@ -54,7 +54,7 @@ def savings_table(document: Json, *, exact: bool) -> ReportTable:
 def savings_document(document: Json) -> dict[str, Any]:
     """Return the JSON document of the report on savings by deferral of jobs.
 
-    The amounts are in base units. The document includes the sum of all rows.
+    The amounts have no decimal prefixes. The document includes the sum of all rows.
     """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},

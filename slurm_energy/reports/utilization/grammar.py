@@ -20,10 +20,10 @@ DEFAULT_SIZES: Final = (50, 250, 500, 1000)
 
 
 class ReportKind(StrEnum):
-    """A report of `senergy report`.
+    """Kind of a report of `senergy report`.
 
-    The value of each member is the name of the report on the command line, without the prefix that names the
-    type of report.
+    The value of a member is the name of the report, for example `AccountUtilizationByUser`. On the command
+    line, the type of the report (`cluster`, `job` or `user`) precedes this name.
     """
 
     UTILIZATION = "Utilization"
@@ -236,7 +236,10 @@ def _report(type_name: str, word: str) -> ReportKind:
 
 @dataclass(slots=True)
 class _Conditions:
-    """Collector of the conditions on the command line, which follow the name of the report."""
+    """Collector of the words on the command line of `senergy report` that follow the report's name.
+
+    The words are conditions on the jobs and options of the report.
+    """
 
     kind: ReportKind
     values: dict[str, list[str]] = field(default_factory=dict)

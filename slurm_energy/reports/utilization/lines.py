@@ -87,7 +87,10 @@ class SizeClass:
 
 
 def dimensions(request: ReportRequest) -> tuple[str, ...]:
-    """Return the dimensions by which senergyctld has to group for a report and its conditions."""
+    """Return the columns, such as account and user, by which senergyctld must group its sums.
+
+    They are the columns that a report of `senergy report` shows or to which its conditions refer.
+    """
     by: dict[str, None] = {}
     if request.kind in _DIMENSION_OF:
         by[_DIMENSION_OF[request.kind]] = None
@@ -179,7 +182,7 @@ class _Block:
         self._jobs = [row for row in rows if row.kind == JOB and self._is_selected(row)]
 
     def lines(self) -> Iterable[Line]:
-        """Return the lines of the report that describe jobs, in the order of the report."""
+        """Return the lines about jobs for the requested kind of report, in the order of this report."""
         kind = self._request.kind
         if kind is ReportKind.UTILIZATION:
             return self._utilization()
@@ -194,7 +197,7 @@ class _Block:
         return self._by((_DIMENSION_OF[kind],), self._order(SortOrder.ENERGY))
 
     def meter_lines(self) -> Iterator[Line]:
-        """Yield the idle and unattributed energy and the total of the meters."""
+        """Yield three lines of the report: idle energy, unattributed energy, and all measured energy."""
         by_kind = group_amounts(self._rows, lambda row: row.kind)
         for kind in (IDLE, UNATTRIBUTED):
             yield self._line(kind, {}, by_kind.get(kind, Amounts()))

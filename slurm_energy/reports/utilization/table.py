@@ -150,7 +150,7 @@ def _records(lines: Sequence[Line], tres: Sequence[Tres]) -> Iterator[tuple[Line
 
 
 class _Cells:
-    """The texts of one column of a report, formatted for output."""
+    """The cells of one column of a report, formatted as texts."""
 
     def __init__(
         self,
@@ -184,9 +184,9 @@ class _Cells:
         return max(column.width, len(self.header), widest)
 
     def _tres(self, tres: Tres | None) -> Tres:
-        """Return the quantity that this column shows in a row.
+        """Return the quantity that this column shows in a row of the report.
 
-        Some columns have a quantity of their own. The other columns show the quantity of the row.
+        The quantity is either fixed for the column or given by the row.
         """
         return tres if tres is not None and self._follows_row else self._own_tres
 

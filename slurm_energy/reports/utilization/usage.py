@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Sums over jobs or nodes.
+    """Energy, time, number of jobs, emissions and cost, each summed over jobs or nodes.
 
     Attributes:
         energy_uj: energy in microjoules.

@@ -16,10 +16,16 @@ _WEIGHTS = {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5}
 def rank(queue: Queue, options: Options) -> Ranking:
     """Rank jobs by the weighted sum of four factors from 0 to 1; the highest sum goes first.
 
-    S = w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age F_edp = M / (M + EDP). EDP is that
-    of the job's most efficient shape (choice of resources). M is the median EDP of the queue. F_fair =
-    2^(-U/S). U and S are the user's fractions of consumed energy and of shares. F_deadline = T / (T +
-    slack). T is the run time. It is 0 without deadline, 1 without slack. F_age = wait / bound on waiting.
+    The sum is S = w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age. The factors are:
+
+    - F_edp = M / (M + EDP). EDP is that of the job's most efficient shape (choice of resources). M
+      is the median EDP of the queue.
+    - F_fair = 2^(-U/S). U is the user's fraction of the consumed energy. Here, S is the user's
+      fraction of the shares.
+    - F_deadline = T / (T + slack). T is the run time. The factor is 0 without deadline and 1
+      without slack.
+    - F_age = wait / bound on waiting.
+
     Weights: `edp`, `fair`, `deadline`, `age`.
     """
     table, jobs = queue.alternatives, queue.jobs
@@ -38,9 +44,9 @@ def rank(queue: Queue, options: Options) -> Ranking:
 
 
 def _edp_factor(edp: Floats) -> Floats:
-    """Return M / (M + EDP) for each energy-delay product (EDP).
+    """Return the energy-delay factor M / (M + EDP) of each job for the policy's score.
 
-    M is the median of the finite products.
+    EDP is the energy-delay product of the job. M is the median of the finite energy-delay products.
     """
     finite = edp[np.isfinite(edp)]
     if len(finite) == 0:

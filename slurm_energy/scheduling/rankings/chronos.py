@@ -16,11 +16,11 @@ from slurm_energy.scheduling.registry import register
 def rank(queue: Queue, options: Options) -> Ranking:
     """Rank jobs with a deadline first, by slack; rank the others as the policy Pollux does.
 
-    T is the run time of a job in one of its shapes (ways to run). Jobs with a lower score go first. The
-    score is a pair:
+    T is the run time of a job in one of its shapes (ways to run). Jobs with a lower score go first. Jobs
+    with a deadline go before all others. The score depends on the job:
 
-    (0, deadline - (now + min T)) for a job with a deadline (1, min T - W_age (now - submit)) for a job
-    without a deadline
+    - with a deadline: deadline - (now + min T)
+    - without a deadline: min T - W_age (now - submit)
 
     Source: thesis, 5.4.1, Algorithm 5.
     """

@@ -16,10 +16,12 @@ from slurm_energy.scheduling.registry import register
 def rank(queue: Queue, options: Options) -> Ranking:
     """Rank the jobs with the lowest predicted power per unit (GPU, node or core) first.
 
-    Each job gets the shape (way to run the job) with the lowest power per unit. While a power budget holds
-    the cluster below its maximum, the jobs that need the least power per unit leave the most units at full
-    speed. The score of a job is the minimum of P / units over its shapes, where P is the predicted power.
-    The score does not change with the wait. Only the bound on waiting limits the wait.
+    Each job gets the shape (way to run the job) with the lowest power per unit. The score of a job is the
+    minimum of P / units over its shapes, where P is the predicted power. The score does not change with the
+    wait. Only the bound on waiting limits the wait.
+
+    The policy is meant for a power budget that does not permit full power on all units. The jobs that need
+    the least power per unit then leave the most units at full speed.
     """
     table = queue.alternatives
     choice, watts = least(table.power_watts / np.maximum(table.gpus, 1), table)

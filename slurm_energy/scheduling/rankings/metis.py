@@ -32,15 +32,19 @@ _MIN_SHARE = 0.05
 def rank(queue: Queue, options: Options) -> Ranking:
     """Rank jobs by least energy above idle times delay, where a job may wait for busy units.
 
-    A unit is a GPU, node or core. Jobs are placed in order of min(P T^2) over all their shapes (ways to
-    run); jobs with a deadline come before the others. P is the power and T the run time in a shape. The
-    expected ends of running jobs and of the jobs placed before give each shape an earliest start, which is
-    the wait w. The job gets the shape with the lowest ((P - P_idle) T)^thrift ((1 + impatience) w + T) among
-    the shapes with w + T <= (1 + delay / (1 + crowd p)) min(w + T). Here p is the number of other pending
-    jobs per running job. For a job with a deadline, only the shapes that meet the deadline are compared.
+    A unit is a GPU, node or core. P is the power and T the run time of a job in one of its shapes (ways to
+    run). The jobs are placed one after the other, in ascending order of min(P T^2) over their shapes. Jobs
+    with a deadline come before all others.
 
-    If units are free but the shape cannot start now for lack of another resource such as power, the job
-    takes the best shape that may start. The same holds if the capacity of the cluster is unknown.
+    The expected ends of the running jobs, and of the jobs placed before, determine the earliest start of a
+    job in each shape. The wait until this start is w. For a job with a deadline, only the shapes that meet
+    the deadline are compared. A shape is admitted if w + T <= (1 + delay / (1 + crowd p)) min(w + T), where
+    p is the number of other pending jobs per running job. Of the admitted shapes, the job gets the one with
+    the lowest ((P - P_idle) T)^thrift ((1 + impatience) w + T).
+
+    It may happen that units are free, but the shape cannot start now for lack of another resource such as
+    power. The job then takes the best shape that may start. The same holds if the capacity of the cluster is
+    unknown.
 
     Weights: `thrift`, `impatience`, `delay`, `crowd`.
     """
@@ -86,7 +90,10 @@ def effort(power_watts: Floats, time_s: Floats, idle_watts: Floats, thrift: floa
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """State for placing pending jobs one after another.
+    """State of an algorithm that places pending jobs one after another.
+
+    A shape is a way to run a job, with a kind and number of units (GPUs, nodes or cores). There are m
+    shapes.
 
     Attributes:
         queue: the pending jobs.
@@ -101,10 +108,11 @@ class _Placement:
     weights: dict[str, float]
 
     def place(self, ranking: Ranking) -> Ints:
-        """Return the shape (set of resources) in which each job starts now, shape (n,); -1 for no start.
+        """Return the shape (set of resources) that each job gets in this scheduling pass, shape (n,).
 
-        A job may also get its planned shape although the planned units are not free yet. This happens if the
-        queue marks this shape as possible.
+        A job without a shape has the value -1. Normally a job gets a shape only if it starts now. A job that
+        must wait for units may also get the shape with which it is planned to start later. This happens if
+        the queue marks this shape as possible.
 
         Args:
             ranking: order of the jobs. The column `choice` has each job's best shape that may start now.
@@ -167,10 +175,10 @@ class _Placement:
         return (shapes.start + best, float(start_s[best])) if np.isfinite(start_s[best]) else (-1, now_s)
 
     def _max_delay(self) -> float:
-        """Return the largest allowed delay of a job's end.
+        """Return the largest allowed delay of a job's end, as a ratio.
 
-        Both the delay and the shortest possible time are counted from now. The result is their ratio, which
-        is at least 1.
+        The ratio is the time from now until the end of the job, divided by the shortest possible such time.
+        It is at least 1.
         """
         pressure = (self.queue.jobs.count - 1) / (len(self.capacity.hardware) + 1)
         return 1.0 + self.weights["delay"] / (1.0 + self.weights["crowd"] * pressure)

@@ -177,8 +177,8 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     Args:
         scenario: the scenario.
         task: the policy and the seed.
-        predict: oracle that predicts the jobs that train models. It may be None if the scenario has no
-            models.
+        predict: function of the predictor (oracle) for jobs that train models. It may be None if the
+            scenario has no models.
 
     Raises:
         EnergyError: a file or a name in the scenario is wrong.
@@ -295,12 +295,12 @@ def campaign(
     Args:
         scenario: the scenario.
         tasks: policies and seeds to simulate.
-        predict: oracle that predicts the jobs that train models. The function must be importable by name,
+        predict: function that predicts the jobs that train models. The function must be importable by name,
             because worker processes import it. None if the scenario has no models.
         jobs: number of parallel processes; None means one process per core.
         folder: folder of the `ResultCache`. If None, results are not stored.
-        policy_file: Python file with a site's own policies, loaded in every process; None if the site has
-            none.
+        policy_file: Python file with scheduling policies that the user has written. Every process loads the
+            file. None if there are no such policies.
         progress: function called with the number of finished and of all simulations.
 
     Returns:

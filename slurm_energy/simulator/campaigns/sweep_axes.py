@@ -20,10 +20,10 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True, slots=True)
 class SweepAxis:
-    """One axis of a sweep. Several keys on one axis change together.
+    """One axis of a sweep over the values of a scenario. The keys of one axis change together.
 
     Attributes:
-        keys: keys as `SECTION.KEY`; `model.KEY` means the key of every model.
+        keys: keys of the scenario as `SECTION.KEY`; `model.KEY` means the key of every model.
         points: values of the keys at each point of the axis, one value per key.
     """
 

@@ -1,4 +1,8 @@
-"""Sweeps: variants of a scenario, one for each way to choose one point from each axis."""
+"""Sweeps of a simulation: scenarios that differ only in the values of some keys.
+
+The swept keys (axes) have several values each. The module makes one scenario for each combination of these
+values.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ MAX_RUNS: Final = 10_000
 
 
 def parse(texts: Sequence[str]) -> tuple[SweepAxis, ...]:
-    """Return the axes that options of the form `SECTION.KEY=VALUE,...` define.
+    """Return the parameters of a sweep, with their values, from options `SECTION.KEY=VALUE,...`.
 
     Raises:
         UsageError: a text is malformed, or a key occurs twice.

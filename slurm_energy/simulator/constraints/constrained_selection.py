@@ -111,13 +111,14 @@ class ConstrainedSelection:
         )
 
     def place_now(self, job: int, shape: int, victims: Collection[int] = ()) -> Allocation | None:
-        """Return the units that a job gets if it starts now, between two passes.
+        """Return the units that a job gets if it starts now. Return None if the job cannot start.
 
-        Return None if the job cannot start.
+        The function is called between two scheduling passes, in which the scheduler examines the whole
+        queue.
 
         Args:
             job: row of the job in the workload.
-            shape: row of the shape in the workload.
+            shape: row of the job's set of resources (shape) in the workload.
             victims: rows of the running jobs that are interrupted for this job. The units of these jobs are
                 already free.
         """

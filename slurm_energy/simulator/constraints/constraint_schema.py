@@ -71,7 +71,7 @@ class ReservationSection:
 
 @dataclass(frozen=True, slots=True)
 class ConstraintTables:
-    """The tables of constraints of a scenario, by name."""
+    """The tables of a scenario that define partitions, QOS, reservations and licenses, by name."""
 
     partition: dict[str, PartitionSection] = field(default_factory=dict)
     qos: dict[str, QosSection] = field(default_factory=dict)
@@ -110,9 +110,10 @@ def read_tables(data: Mapping[str, Any], reader: TableReader) -> ConstraintTable
 
 
 def check_tables(tables: ConstraintTables, kinds: Sequence[NodeKind], reader: TableReader) -> None:
-    """Check the conditions that involve several keys of the tables.
+    """Check the tables of a scenario for combinations of values that contradict each other.
 
-    The error for a fault names the file and the line, which `reader` knows.
+    An example is a default time limit above the maximum time limit. The error for a fault names the file and
+    the line, which `reader` knows.
     """
     for name, partition in tables.partition.items():
         table = f"partition.{name}"

@@ -1,1 +1,1 @@
-"""Deferrable jobs in a simulation, and the cost and emissions of the energy used."""
+"""Simulation of deferrable jobs, and of the cost and emissions of the energy that they use."""

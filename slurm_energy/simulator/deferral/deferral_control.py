@@ -154,13 +154,14 @@ class DeferralControl:
                 self._events.add(start_s, EventKind.DEFERRAL, self._due, job)
 
     def _queue(self, rows: Ints, urgent: int, others: list[int]) -> DeferralQueue:
-        """Return the queue table from which the deferral policy plans starts.
+        """Return the table of jobs from which the deferral policy plans the starts of deferrable jobs.
 
         Args:
-            rows: rows of the jobs in the workload.
-            urgent: number of jobs at the beginning of `rows` that are already pending and therefore not
-                deferrable.
-            others: held jobs that keep their planned start. Their resources are subtracted from the capacity.
+            rows: indices of the jobs of the table in the workload.
+            urgent: number of jobs at the beginning of `rows` that are already pending. These jobs cannot be
+                deferred.
+            others: held jobs that are not in the table and keep their planned start. Their resources are
+                subtracted from the capacity.
         """
         now_s, work = self._events.now_s, self._workload
         self._choose_shapes(rows[urgent:])
@@ -200,9 +201,10 @@ class DeferralControl:
         self._shape[several[chosen]] = shapes[ranking.choice[chosen]]
 
     def _capacity(self, until_s: float, others: list[int]) -> Capacity:
-        """Return the number of units that are free in each time slot.
+        """Return the number of units (GPUs, cores or nodes) that are free in each time slot.
 
-        Units of running jobs and of the held jobs in `others` are not free.
+        The units of running jobs are not free. The units of the deferred jobs in `others` are not free
+        during the planned runs of these jobs.
         """
         step_s = self._deferral.options.slot_s
         start_s = math.floor(self._events.now_s / step_s) * step_s
@@ -247,7 +249,10 @@ class DeferralControl:
         return arrival_demand(history, now_s, step_s, slots, len(self._cluster.free))
 
     def _suspend_expensive(self) -> None:
-        """Suspend the running checkpointable jobs whose remaining work is cheaper in later slots."""
+        """Suspend running jobs whose remaining work is cheaper in later time slots.
+
+        Only jobs that can write checkpoints are suspended.
+        """
         now_s, work = self._events.now_s, self._workload
         runs = [
             run

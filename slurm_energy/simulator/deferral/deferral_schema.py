@@ -139,9 +139,11 @@ def split_policy(name: str, default_ranking: str = "fcfs") -> tuple[str, str]:
 
 
 def mark_jobs(work: Workload, section: DeferralSection, seed: int) -> Workload:
-    """Return the workload with `slack_s` and `checkpointable` set from section `[deferral]`.
+    """Return the workload with the columns `slack_s` and `checkpointable` filled in.
 
-    Slack from the workload file is kept, but is limited to the maximum slack.
+    The values come from section `[deferral]` of the scenario. The slack is the time by which the start of a
+    job may be deferred. If the workload file already states the slack of a job, it is kept, but at most the
+    maximum slack.
     """
     slack_s, checkpointable = work.slack_s, work.checkpointable
     marks = section.deadline_is_slack or section.share or section.checkpointable_share

@@ -67,7 +67,10 @@ def _with_pue(series: SignalSeries, feed: SignalFeed) -> SignalSeries:
 
 
 def _between(series: SignalSeries, start_s: Floats, end_s: Floats) -> Floats:
-    """Return the integral of a signal from each start to its end; NaN if a part of the signal is unknown."""
+    """Return the integral of a signal over each interval from `start_s` to `end_s`.
+
+    The integral is NaN if the signal is unknown in a part of the interval.
+    """
     known = SignalSeries(series.start_s, series.step_s, np.isfinite(series.values).astype(np.float64))
     known_s = known.integral(end_s) - known.integral(start_s)
     integral = series.integral(end_s) - series.integral(start_s)

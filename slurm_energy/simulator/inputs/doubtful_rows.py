@@ -1,4 +1,7 @@
-"""Detection of doubtful rows: repeated jobs, and dates far from all other dates."""
+"""Removal of doubtful jobs from the workload files of a simulation.
+
+A job is doubtful if it is a repetition of an earlier job, or if its date is far from all other dates.
+"""
 
 from __future__ import annotations
 

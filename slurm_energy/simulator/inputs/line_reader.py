@@ -90,7 +90,11 @@ def line_blocks(path: Path, problems: InputProblems) -> Iterator[tuple[int, list
 
 
 def _clean(first: int, lines: list[bytes], problems: InputProblems) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the block of lines, with an empty line in place of each line that is too long or binary."""
+    """Yield a block of lines of a file after unusable lines were replaced by empty lines.
+
+    A line is unusable if it is too long or contains a NUL byte. Each unusable line is reported to
+    `problems`.
+    """
     if not lines:
         return
     if max(map(len, lines)) > MAX_LINE_BYTES:
@@ -105,9 +109,11 @@ def _clean(first: int, lines: list[bytes], problems: InputProblems) -> Iterator[
 
 
 def text_lines(path: Path, problems: InputProblems) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file as text, each with its number. Bytes that are not UTF-8 are replaced.
+    """Yield the lines of a text file, each with its line number.
 
-    A line with replaced bytes is used and recorded in `problems`. See `line_blocks` for the rest.
+    Bytes that are not UTF-8 are replaced. A line with replaced bytes is still used, and the problem is
+    recorded in `problems`. `line_blocks` handles lines that are too long, lines with NUL bytes and damaged
+    compressed data.
     """
     for first, lines in line_blocks(path, problems):
         for number, line in enumerate(lines, first):

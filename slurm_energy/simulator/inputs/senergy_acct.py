@@ -10,7 +10,10 @@ from typing import Any
 
 
 def is_ours(document: object) -> bool:
-    """Return whether `senergy acct --json` or `senergy job --json` printed this JSON document."""
+    """Return whether a JSON document is output of slurm-energy.
+
+    Such output comes from `senergy acct --json` or `senergy job --json`.
+    """
     return isinstance(document, Mapping) and "senergy" in (document.get("meta") or {})
 
 

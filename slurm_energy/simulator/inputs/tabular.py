@@ -323,9 +323,9 @@ def _gpus(text: str) -> str:
 
 
 def _converted(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert values of sacct to the quantities and units of `WorkloadRows`.
+    """Convert values that sacct prints to the quantities and units of `WorkloadRows`.
 
-    The time limit is converted to seconds, and the energy to mean power.
+    For example, the time limit is converted to seconds, and the energy to mean power.
     """
     minutes = values.pop("limit_minutes", "")
     if minutes and str(minutes).isdecimal():
@@ -350,9 +350,10 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gib(text: str) -> float | None:
-    """Return the memory of a whole job in GiB. Return None if this memory is unknown.
+    """Return the memory of a whole job in GiB, read from a text; None if it is unknown.
 
-    Before Slurm 21.08, the value is per node or per CPU. Such a value counts as unknown.
+    Releases of Slurm before 21.08 state the memory per node or per CPU instead of per job. The memory of the
+    job then counts as unknown.
     """
     match = _MEMORY.fullmatch(text)
     return float(match[1]) * _MEMORY_GIB[match[2].upper()] if match else None
@@ -367,7 +368,10 @@ def _unix_seconds(text: str) -> str:
 
 
 def _duration(text: str) -> str:
-    """Convert `[days-][hours:]minutes:seconds` to seconds, as text; empty for texts such as `UNLIMITED`."""
+    """Convert `[days-][hours:]minutes:seconds` to the number of seconds, as text.
+
+    The result is empty for words such as `UNLIMITED`.
+    """
     match = _DURATION.fullmatch(text)
     if match is None:
         return "" if text.isalpha() or text == "Partition_Limit" else text

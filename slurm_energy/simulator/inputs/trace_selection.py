@@ -32,15 +32,16 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[WorkloadRows, list[str]]:
-    """Return the jobs that the section `[trace]` selects.
+    """Select jobs of a trace by the settings of the configuration section `[trace]`.
 
-    Return also a remark for the user if jobs were removed.
-
-    Settings apply in this order: filters, window, bounds, sample, maximum number of jobs. Either all shapes
-    of a job are kept, or none. With `outliers = "clip"`, sizes and times beyond a bound are set to the bound.
+    The result is the selected jobs and a list of remarks for the user. The list is empty if all jobs are
+    selected unchanged. The settings apply in this order: filters, time window, minimum and maximum of sizes
+    and times, random sample, maximum number of jobs. A job can have several rows, one for each shape (way to
+    run the job). Either all rows of a job are kept, or none. With `outliers = "clip"`, a size or time
+    outside its minimum and maximum is set to the nearest permitted value.
 
     Args:
-        rows: usable rows.
+        rows: usable rows of the trace.
         section: settings of the section `[trace]`.
         seed: seed of the simulation. This seed and `sample_seed` together determine the sample.
 
@@ -64,10 +65,11 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
 
 @dataclass(slots=True)
 class _Selection:
-    """Selection of jobs from a trace file.
+    """The jobs of a trace file that the settings of a scenario's section `[trace]` select.
 
-    It contains the rows that are selected so far. For each setting of the selection, it counts the jobs that
-    the setting removed or shortened.
+    The methods apply one setting after another. `rows` holds the jobs that are still selected. `counts`
+    holds, for each setting, the number of jobs that the setting removed, or whose values it limited to the
+    permitted range.
     """
 
     rows: WorkloadRows
@@ -116,9 +118,10 @@ class _Selection:
 
 
 def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
-    """Return the mask of the workload rows whose job is kept as a whole.
+    """Return a mask that selects all rows of the jobs of which `kept` selects every row.
 
-    A job can have several rows. It is kept if `kept` selects all of its rows.
+    A job can have several rows in the workload. A job of which `kept` selects only some rows is left out
+    completely.
     """
     heads = rows.heads()
     whole = np.logical_and.reduceat(kept, heads)

@@ -77,7 +77,10 @@ class WorkloadRows:
         return len(self.line)
 
     def heads(self) -> Ints:
-        """Return the index of the first row of each job."""
+        """Return the index of the first row of each job.
+
+        A job has several rows if it can run in several ways.
+        """
         new = np.concatenate([[True], self.job[1:] != self.job[:-1]]) if self.count else np.zeros(0, np.bool_)
         return np.flatnonzero(new)
 

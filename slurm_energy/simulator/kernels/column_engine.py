@@ -74,10 +74,10 @@ _COMPILED_FROM_JOBS, _CACHED_FROM_JOBS = 20_000, 1000
 
 
 def pays(jobs: int) -> bool:
-    """Return whether the compiled column engine is worthwhile for this number of jobs.
+    """Return whether the compiled engine of this module is the faster one for a number of jobs.
 
-    If so, it is faster than the general engine. The functions of this module are compiled once per
-    installation. The compilation takes as long as the general engine takes for 20,000 jobs.
+    The alternative is the general engine of the simulator. The functions of this module are compiled once
+    per installation. The compilation takes as long as the general engine takes for 20,000 jobs.
     """
     return jobs >= (_CACHED_FROM_JOBS if is_cached(_run) else _COMPILED_FROM_JOBS)
 
@@ -158,9 +158,10 @@ def _effort(jobs: Workload, unit_idle_watts: Floats, scoring: PolicyRules) -> Fl
 
 
 def _risks_s(jobs: JobColumns, scoring: PolicyRules, is_runnable: Bools) -> Floats:
-    """Return the times at which jobs begin to risk missing their deadline, ascending.
+    """Return, in ascending order, the times from which on jobs risk missing their deadlines.
 
-    Only jobs that the cluster can run count. The result is empty for policies that do not preempt.
+    Jobs that the cluster cannot run are left out. The result is empty for policies that do not preempt other
+    jobs.
     """
     if not scoring.preempts:
         return np.zeros(0)

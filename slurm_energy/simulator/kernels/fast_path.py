@@ -264,9 +264,10 @@ def _schedule(
 def _reserve(
     expected_s: Floats, expected_job: Ints, running: int, units: Ints, need: int, free: int, now: float
 ) -> tuple[float, int]:
-    """Return when the first blocked job can start, and how many units are spare at this time.
+    """Return when the first blocked job can start, and how many units are then still free.
 
-    The time is in seconds. The spare units remain free although the blocked job starts.
+    The time is in seconds. A unit is a GPU, core or node. The returned number of units remains free after
+    the blocked job has started.
     """
     index = 0
     while index < running and (free < need or expected_s[index] <= now):

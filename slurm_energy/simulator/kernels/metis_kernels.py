@@ -87,9 +87,10 @@ def place_jobs(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, 
 
 @compiled
 def _has_room(plan: StartPlan, waiting: int) -> bool:
-    """Return whether the plan of starts has room for a further job.
+    """Return whether a further job can be added to the plan of job starts.
 
-    This requires free units, and fewer waiting jobs than the plan can hold.
+    This is the case if any units (such as GPUs) are free, and if fewer jobs wait in the plan than it can
+    hold.
     """
     free = 0
     for kind in range(len(plan.tally)):

@@ -113,10 +113,11 @@ def _start_placed(
 
 @compiled
 def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) -> HeadReservation:
-    """Return the reservation of the first waiting job after another job has started.
+    """Return the updated reservation of the first waiting job when another job starts before it.
 
-    The started job uses the resources `shape` and is expected to end at `end_s`. If the started job may
-    still run when the reserved job starts, its units are subtracted from the spare units.
+    The other job uses the resources `shape` and is expected to end at `end_s`. The reservation has spare
+    units, which the first waiting job does not need. If the other job may still run at the reserved start,
+    its units are subtracted from the spare units.
     """
     if jobs.need[shape, KIND] != held.kind or end_s <= held.start_s:
         return held
@@ -187,11 +188,11 @@ def _median(
     free: Ints,
     now_s: float,
 ) -> float:
-    """Return the median of the lowest energy-delay products of the pending jobs.
+    """Return the median, over the pending jobs, of each job's lowest energy-delay product.
 
-    Each job counts with the lowest energy-delay product of its shapes (possible choices of resources). Under
-    the discipline packing, only shapes that fit into the units `free` count. For a job that has waited
-    longer than the bound on waiting, all shapes count.
+    The lowest product of a job is that of its best shape (possible choice of resources). Under the
+    scheduling discipline `packing`, only shapes that fit into the units `free` count. For a job that has
+    waited longer than the bound on waiting, all shapes count.
     """
     pending, count = state.pending, state.pending.tally[0]
     if policy.discipline == PACKING:

@@ -55,7 +55,7 @@ class BitSet(NamedTuple):
 
 
 def empty_set(size: int) -> BitSet:
-    """Return the empty set, with room for the numbers below `size`."""
+    """Return an empty set of numbers, with room for the numbers from 0 to `size` - 1."""
     words = size // 64 + 1
     sums = words // 64 + 1
     return BitSet(np.zeros(sums * 64, np.uint64), np.zeros(sums, np.uint64), np.zeros(sums, np.int64))
@@ -128,7 +128,7 @@ def member(bits: BitSet, place: int) -> int:
 
 @compiled
 def _lowest(word: np.uint64) -> int:
-    """Return the position of the lowest bit of a word that is set. The word must not be 0."""
+    """Return the position of the lowest set bit of a word. The word must not be 0."""
     return int(_POSITION[((word & (~word + _ONE)) * _DE_BRUIJN) >> _TOP])
 
 

@@ -138,7 +138,11 @@ def _victims(
 
 @compiled_with_memory
 def _traced(candidates: Ints, units: Ints, taken: Bools, missing: int) -> Ints:
-    """Return the jobs that the cheapest solution preempts, in the order of `candidates`."""
+    """Return the running jobs that must be interrupted, in the order of `candidates`.
+
+    `taken` is the table that the search for the cheapest set of jobs has filled. This function follows the
+    table back to the jobs of that set.
+    """
     selected, size, amount = np.empty(len(candidates), np.int64), 0, missing
     for index in range(len(candidates) - 1, -1, -1):
         if amount > 0 and taken[index, amount]:

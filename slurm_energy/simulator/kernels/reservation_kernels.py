@@ -156,9 +156,11 @@ def _take(
 
 @compiled_with_memory
 def _split(times: Floats, free: Ints, size: int, time_s: float) -> tuple[int, int]:
-    """Insert a step at `time_s` into the step function of free units, unless a step begins there.
+    """Insert an entry at `time_s` into a table of free units over time, unless an entry exists there.
 
-    Return the number of steps, and the index of the step that begins at `time_s`.
+    The number of free units is a step function of time. It does not change by the new entry.
+
+    Return the number of entries, and the index of the entry at `time_s`.
     """
     index = int(np.searchsorted(times[:size], time_s))
     if index < size and times[index] == time_s:

@@ -1,6 +1,7 @@
-"""Compiled scores of the built-in scheduling policies for one job, for the column engine.
+"""Scores of the built-in scheduling policies for one job, as compiled functions.
 
-Each score equals the score of the same policy in `slurm_energy.scheduling.rankings`; tests compare both.
+They are used by the simulator's compiled engine. Each score equals the score of the same policy in
+`slurm_energy.scheduling.rankings`; tests compare both.
 """
 
 from __future__ import annotations
@@ -175,9 +176,14 @@ def lowest_score(
 
 @compiled
 def lowest_slack_s(latest_s: float, now_s: float) -> float:
-    """Return a lower bound of the slack of several jobs, that is of the time for which they can wait.
+    """Return a lower bound of the slack of several jobs, for use as a quick test.
 
-    `latest_s` is the lowest value of the column LATEST_S, the latest start, among the jobs.
+    The slack is the time from now to the latest start that a job's deadline permits. The bound allows for
+    rounding errors.
+
+    Args:
+        latest_s: earliest of the latest starts of the jobs (column LATEST_S).
+        now_s: current time.
     """
     return latest_s - now_s - _ROUNDING * (abs(latest_s) + now_s)
 
@@ -215,10 +221,10 @@ def _blend(
 def _packing_score(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float
 ) -> tuple[float, int]:
-    """Return the score of a job and the index of the shape that the policy chooses.
+    """Return the score of a job, and the index of the shape in which the policy would start the job.
 
-    A shape is one way to run the job. Only shapes that fit in the free units are considered. The
-    index is -1 if no shape fits now.
+    A shape is one way to run the job, with a kind and number of units (GPUs, cores or nodes). Only shapes
+    for which enough units are free are considered. The index is -1 if no shape fits now.
     """
     code = policy.code
     if code == KAIROS or (code == AURACHRONOS and jobs.whole[job, URGENT]):
@@ -334,8 +340,9 @@ def user_factors(
 
     Args:
         policy: parameters of the scheduling policy.
-        unit_s: decayed unit seconds used by each user, shape (u,).
-        joules: decayed energy used by each user, shape (u,).
+        unit_s: past use of units (such as GPUs) by each user in unit seconds, with older use counting less,
+            shape (u,).
+        joules: past energy use of each user, with older use counting less, shape (u,).
         share: fair share of each user, shape (u,). For `hades` and `themis` the share is divided by the mean
             share, for other policies by the sum of shares.
         factors: array to which the usage factors are written, shape (u,).

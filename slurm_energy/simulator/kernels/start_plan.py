@@ -36,20 +36,21 @@ JOB, CHOICE, AGED = range(3)
 
 
 class StartPlan(NamedTuple):
-    """Planned use of the units of k kinds of nodes. The plan is valid for one scheduling pass.
+    """Planned use of the units (such as GPUs) of k kinds of nodes, for one scheduling pass.
 
-    All arrays are empty for policies without a plan.
+    There are n pending jobs with m shapes together. A shape is one way to run a job. All arrays are empty
+    for policies without a plan.
 
     Attributes:
         effort: for each shape, its energy above idle, raised to the exponent `thrift`, shape (m,).
         alike_end: for each job, the row after the last job with the same deadline and run time, shape (n,).
-        at_place: the job at each PLACE, shape (n,).
+        at_place: the jobs in order of submission (the column PLACE of the jobs), shape (n,).
         urgent_jobs: number of jobs with a deadline. These jobs have the first rows.
         step_s, step_units: times in seconds from which units are free, ascending, and the number of these
             units, shape (k, s).
         gap_s, gap_units: gaps before planned starts, shape (k, g). The columns are the end of each gap in
             seconds, ascending, and the number of units that are free from now until this end.
-        start_s: earliest start of each shape of the job that is being placed, shape (d,).
+        start_s: earliest start of each of the d shapes of the job that is being placed, shape (d,).
         placed: jobs that may start now or wait for units, in order; the shapes of these jobs; and whether
             each job has waited longer than the bound on waiting. Shape (3, p).
         tally: number of steps, number of gaps, and units free now, by kind of nodes, shape (k, 3).
@@ -111,7 +112,10 @@ def _alike_end(jobs: JobColumns) -> Ints:
 
 @compiled
 def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free: Ints, now_s: float) -> None:
-    """Fill the plan with the units that are free now and the units that running jobs will free."""
+    """Fill a plan of job starts with the units that are free now or are expected to become free.
+
+    A unit is a GPU, core or node. Running jobs are expected to free their units when they end.
+    """
     for kind in range(len(free)):
         plan.tally[kind, FREE], plan.tally[kind, _STEPS], plan.tally[kind, _GAPS] = free[kind], 0, 0
         if free[kind] > 0:
@@ -137,9 +141,9 @@ def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free:
 
 @compiled
 def _append(plan: StartPlan, kind: int, time_s: float, units: int) -> None:
-    """Append a step to the plan: `units` units of a kind of nodes become free at `time_s`.
+    """Add a time to the plan at which `units` further units of a kind of nodes become free.
 
-    `time_s` must not be before the time of the last step.
+    `time_s` must not be before the last time in the plan.
     """
     size = plan.tally[kind, _STEPS]
     if size > 0 and plan.step_s[kind, size - 1] == time_s:
@@ -227,7 +231,10 @@ def _move_steps(plan: StartPlan, kind: int, first: int, after: int, time_s: floa
 
 @compiled
 def _add_gap(plan: StartPlan, kind: int, until_s: float, units: int) -> None:
-    """Add a gap to a plan of job starts: units that are free from now until `until_s`."""
+    """Add a gap to a plan of job starts.
+
+    A gap consists of `units` units (such as GPUs) of a kind of nodes that are free from now until `until_s`.
+    """
     slot = plan.tally[kind, _GAPS]
     while slot > 0 and plan.gap_s[kind, slot - 1] > until_s:
         plan.gap_s[kind, slot] = plan.gap_s[kind, slot - 1]

@@ -101,9 +101,10 @@ class BudgetControl:
         self._retained_watts: Floats = np.zeros(len(PRICES))
 
     def begin(self) -> None:
-        """Schedule the control cycle of the power budget that precedes its first step.
+        """Schedule the control cycle that precedes the first step of the power budget.
 
-        This is done only if the steps of the budget are announced in advance.
+        A step is a change of the budget's limit. The cycle is scheduled only if steps are announced in
+        advance.
         """
         self._plan_step(0.0)
 
@@ -136,9 +137,11 @@ class BudgetControl:
         return self._admission.added_watts(shapes, limit_watts - self._idle_watts)
 
     def headroom_watts(self) -> float:
-        """Return the watts that new jobs may add if running jobs are limited as far as possible.
+        """Return the power that new jobs may add under the budget, in watts.
 
-        The headroom is computed once in each scheduling pass. Each admitted job lowers the headroom.
+        This power (headroom) assumes that the running jobs get the lowest power limits that are allowed. The
+        headroom is computed once in each scheduling pass. Each job that is then admitted lowers the
+        headroom.
         """
         if self._headroom_watts is None:
             headroom = self._compute_headroom()
@@ -148,8 +151,9 @@ class BudgetControl:
     def retained_watts(self, shapes: Sequence[int]) -> Floats:
         """Return the watts that a starting job must leave to running jobs, for each of its shapes.
 
-        A shape is a number and kind of GPUs with which the job could run. The power is part of the headroom
-        of the budget. The running jobs do more work with this power than the starting job would.
+        A shape is a number and kind of GPUs with which the job could run. The budget has free power
+        (headroom). The running jobs can use a part of this power to do more work than the starting job would
+        do with it. The result is this part.
         """
         self.headroom_watts()
         retained: Floats = self._retained_watts[self._admission.price_levels(shapes)]
@@ -233,9 +237,9 @@ class BudgetControl:
         self._request_at(due_s)
 
     def step(self) -> None:
-        """Handle a change of the budget's limit that takes place now.
+        """Handle a change of the power budget's limit that takes place now.
 
-        Request the control cycles that adapt the power of the cluster to the new limit.
+        Control cycles are requested, which adapt the power of the cluster to the new limit.
         """
         now_s, period_s = self._events.now_s, self._rules.period_s
         self._request_at(now_s)
@@ -287,8 +291,8 @@ class BudgetControl:
         """Return the limit in watts that the power of the cluster must keep at the present time.
 
         If steps of the budget are announced in advance, the limit is the present budget. Otherwise the
-        budget may fall without notice. A lower budget then becomes the limit only one control period after
-        the fall.
+        budget may fall without notice, and the control needs time to react. For one control period after a
+        fall, the limit therefore is still the earlier, higher budget.
         """
         now_s = self._events.now_s
         if self._rules.announced:
@@ -321,10 +325,13 @@ class BudgetControl:
         self._raise([self._runs.running[run.job] for run in working], target_watts)
 
     def _targets(self, working: Sequence[RunningJob], watts: Floats, full_watts: Floats) -> Floats:
-        """Return the power that each working job should get. A job keeps its power if the change is small.
+        """Return the power that each job that draws power should get under the budget.
+
+        The budget is distributed among the jobs. A job keeps its present power if the new power differs only
+        little.
 
         Args:
-            working: the working jobs.
+            working: jobs that draw power.
             watts: power of each job now, shape (n,).
             full_watts: power of each job without a limit, shape (n,).
 

@@ -1,8 +1,9 @@
 """Check that planned changes keep the power budget, as far ahead as the budget is known.
 
-Limits and interruptions lower the power of jobs within a control period. Two kinds of power cannot be
+A limit or an interruption lowers the power of a job within a control period. Two kinds of power cannot be
 lowered: the power of a node that boots or shuts down, and the power of a job at its floor (the lowest power
-limit of the job). Such power must fit under the budget at every time at which it is drawn.
+limit of the job). Therefore these two powers must fit under the budget at every time at which they are
+drawn.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ class BudgetOutlook:
         self._reducible_watts = None
 
     def nodes_keep(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the power of all nodes without jobs stays within the future budget.
+        """Return whether the future power of the nodes, without jobs, permits the given changes.
 
-        An excess over the budget is ignored if the changes in `steps` add no power at the time of the
-        excess.
+        The power must stay within the future budget at each time at which the changes add power. A time at
+        which the changes add no power is not checked: an excess over the budget at this time has another
+        cause.
 
         Args:
             steps: further changes of power over time, in addition to those that have begun.
@@ -103,11 +105,12 @@ class BudgetOutlook:
     def keeps_floors(
         self, job: int, shape: int, expected_s: float, wake: tuple[float, list[PowerStep]] | None
     ) -> bool:
-        """Return whether a new job can start such that the power can still be lowered to the budget.
+        """Return whether the power can still be lowered to the budget after a new job has started.
 
         The floor of a job is the lowest power to which its limits can be lowered. The function checks that
-        the floors of all running jobs and of the new job keep the budget until the new job ends. The result
-        is always True if the rules permit interrupting jobs where lower limits do not suffice.
+        the sum of the floors of all running jobs and of the new job stays below the budget until the new job
+        ends. The rules may permit the interruption of jobs when lower limits do not suffice. In this case
+        the result is always True.
 
         Args:
             job: row of the job in the workload.

@@ -65,7 +65,7 @@ class NodePower:
     def times_s(self, first: int, count: int) -> tuple[Floats, Floats]:
         """Return how long nodes have been idle, and how long ago they booted, in seconds.
 
-        The result is about `count` nodes from node `first` on.
+        The result covers `count` nodes, starting with node `first`.
 
         Returns:
             Two arrays. The first one is the time for which each node has been on without a job; 0 if the

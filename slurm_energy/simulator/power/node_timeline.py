@@ -184,9 +184,10 @@ class NodeTimeline:
         return result
 
     def _allowed(self, request: UnitRequest, start_s: float) -> Bools | None:
-        """Return the mask of the nodes that are not reserved for others while the job runs.
+        """Return the mask of the nodes that a job may use while it runs, with regard to reservations.
 
-        Return None if the reservation that the job itself requests is not open for the whole run.
+        A node is excluded if it is reserved for other jobs during the run. If the job itself requests a
+        reservation that is not open for the whole run, the result is None.
         """
         end_s = start_s + request.length_s
         allowed: Bools = np.ones(len(request.nodes), np.bool_)

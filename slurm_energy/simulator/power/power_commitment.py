@@ -91,13 +91,15 @@ class PowerCommitment:
         return levels
 
     def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:
-        """Return by how many watts each of n jobs would raise the committed power if it started.
+        """Return by how many watts each of n jobs would raise the committed power if it started now.
 
-        Each job is considered alone, with a start now.
+        Each job is considered alone. Committed power is the highest future power of the cluster if no
+        further job starts.
 
         Args:
             kinds: index of the kind of nodes of each job, shape (n,).
-            units: number of units that each job needs, shape (n,). These units must be free.
+            units: number of units (GPUs, cores or nodes) that each job needs, shape (n,). These units must
+                be free.
             job_watts: power that each job adds once all its nodes are on, shape (n,).
 
         Returns:

@@ -74,7 +74,8 @@ class PowerResponses:
     def response(self, job: int, shape: int) -> PowerResponse:
         """Return how a power limit changes the time and power of a job in a given shape.
 
-        A shape is a possible choice of resources of the job.
+        A shape is one of the choices of resources that the job offers. The workload is a table with one row
+        per job and one row per shape.
 
         Args:
             job: row of the job in the workload.
@@ -128,7 +129,10 @@ def _from_shapes(jobs: Workload, shape: int, capped: Ints, unit_watts: float) ->
 
 
 def _from_points(power_ratio: Floats, time_ratio: Floats, unit_watts: float) -> PowerResponse:
-    """Return the response that measured points define. Limits between two points are interpolated."""
+    """Return the response of a job to power limits, computed from measured points.
+
+    Power limits between two points are interpolated.
+    """
     powers = np.append(power_ratio, 1.0)
     times = np.maximum(1.0, np.minimum.accumulate(np.append(time_ratio, 1.0)))
     levels = np.linspace(powers[0], 1.0, LEVELS) if len(powers) > LEVELS else powers

@@ -94,7 +94,8 @@ class PowerSavingControl:
     def _changeable(self, pool: _SimulatedPool) -> PoolNodes | None:
         """Return the state of the nodes of a pool, as input for the decision to power nodes down or up.
 
-        None is returned if no node of the pool can be shut down or booted now.
+        A pool is the nodes of one kind. None is returned if no node of the pool can be shut down or booted
+        now.
         """
         members = slice(pool.start, pool.start + pool.kind.nodes)
         free = np.array(self._cluster.node_free[members]) == pool.kind.units

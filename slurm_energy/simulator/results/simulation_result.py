@@ -194,9 +194,10 @@ class SimulationResult:
         }
 
     def utilisation(self) -> float | None:
-        """Return the fraction of the cluster's unit seconds that jobs held.
+        """Return the utilisation of the cluster's units (for example GPUs), from 0 to 1.
 
-        Return None if the simulation ends at 0 seconds.
+        The utilisation is the unit seconds that jobs held, divided by all unit seconds. It is None if the
+        simulation ends at 0 seconds.
         """
         unit_s = self.units * self.end_s
         return float(np.sum(self.accounts.unit_s)) / unit_s if unit_s else None

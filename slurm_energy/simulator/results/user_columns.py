@@ -39,7 +39,7 @@ class UserColumns(NamedTuple):
 
 
 def no_usage(share: Floats, half_life_s: float) -> UserColumns:
-    """Return the table of users' usage in the simulator for users who have not used anything yet."""
+    """Return the simulator's table of users before any user has used anything."""
     units, watts, unit_s, joules, factor = (np.zeros(len(share)) for _ in range(5))
     return UserColumns(share, units, watts, unit_s, joules, factor, np.zeros(1), np.array([half_life_s]))
 
@@ -63,10 +63,10 @@ def settle(users: UserColumns, now_s: float) -> None:
 
 @compiled
 def hold(users: UserColumns, user: int, units: int, watts: float) -> None:
-    """Add the units and the power of a starting job to the present totals of its user.
+    """Add the units and the power of a starting job to the present totals of the job's user.
 
-    For a job that ends, pass negative values. Before this call, add the user's consumption up to now to the
-    usage (`settle`).
+    For a job that ends, pass negative values. Call `settle` first: it adds the consumption of the user at
+    the old totals to the user's past usage.
     """
     if len(users.share) > 0:
         users.units[user] += units

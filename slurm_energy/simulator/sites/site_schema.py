@@ -1,4 +1,7 @@
-"""Sections of a scenario with several clusters: `[site.NAME]` and `[placement]`. Plain data."""
+"""Declaration of the scenario sections `[site.NAME]` and `[placement]` as plain data.
+
+A scenario with these sections simulates several clusters (sites).
+"""
 
 from __future__ import annotations
 

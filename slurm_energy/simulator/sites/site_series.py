@@ -42,7 +42,11 @@ class SiteSeries:
         return cls(price, _steps(scenario, site.carbon_file, "gco2_per_kwh", site.carbon_g_per_kwh))
 
     def site(self, name: str, section: SiteSection, start_unix_s: float, last_s: float) -> Site:
-        """Return the site as an input of placement, with hourly signals until two days after `last_s`."""
+        """Return a site (cluster at one location) with its hourly prices and carbon intensities.
+
+        The site is an input of the placement of jobs on sites. The hourly values extend until two days after
+        `last_s`.
+        """
         slots = math.ceil(last_s / _SLOT_S) + _SLOTS_AFTER
         columns: dict[str, Any] = {}
         for column, steps, factor in (

@@ -22,11 +22,11 @@ _GRAMS_PER_KG: Final = 1e3
 
 @dataclass(frozen=True, slots=True)
 class SiteResult:
-    """Result of the simulation of one site.
+    """Result of the simulation of one site (a computing centre).
 
     Attributes:
         name: name of the site.
-        jobs: rows of the site's jobs in the workload of all sites.
+        jobs: indices of the jobs that were placed at the site, in the workload of all sites.
         result: result of the simulation of the site; None if no job was placed at the site.
     """
 
@@ -95,10 +95,11 @@ def _figures(
     plan: SitePlan,
     at: int,
 ) -> tuple[float, float]:
-    """Return two integrals over time: of the power of a site, and of the power of its jobs.
+    """Return the cost or the emissions of the energy of one site, and of its jobs alone.
 
-    The step function `weights`, such as the price, weights the power at each time. Both results are NaN if
-    `weights` is None.
+    Both results are integrals of power over time, weighted by the step function `weights`, for example the
+    price of energy. They include the power usage effectiveness `pue` and the transfers of data. Both results
+    are NaN if `weights` is None.
     """
     if weights is None:
         return math.nan, math.nan

@@ -65,15 +65,15 @@ def on_all_sites(
 
 
 def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[int]) -> Workload:
-    """Return the part of a workload that runs at one site.
+    """Return a workload with only the jobs that run at one site, for the simulation of this site.
 
-    Each job keeps only those shapes (possible choices of resources) that are possible at this site. Kinds of
-    nodes are given by their index at this site.
+    Each job has several possible sets of resources. The result keeps only those sets that are possible at
+    this site. It names a kind of nodes by its index in `kinds`.
 
     Args:
         work: workload with all jobs.
         jobs: rows of the site's jobs in `work`.
-        submit_s: time at which each of these jobs enters the site's queue; same shape as `jobs`.
+        submit_s: time at which each of these jobs enters the site's queue; an array as long as `jobs`.
         kinds: kinds of nodes of the site.
     """
     order = np.argsort(submit_s, kind="stable")

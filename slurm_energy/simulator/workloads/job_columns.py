@@ -97,22 +97,23 @@ _ROUNDING: Final = 1e-15
 
 
 class JobColumns(NamedTuple):
-    """All n jobs with their m shapes (ways to run a job).
+    """Columns of all n jobs and of their m shapes (ways to run a job).
 
     Attributes:
         real: columns of real numbers, shape (n, 12). SUBMIT_S and DEADLINE_S are times. LIMIT_S is the time
             limit (NaN means none), and KILL_S the run time after which the job is killed (infinity means
             never). SIZE is the requested fraction of the cluster. KEY is the value by which the policy sorts
-            jobs. LEFT is the fraction of the work that remains. ALLOWED is the maximum energy-delay product
-            of a good shape under `kairos`. SHORTEST_S is the run time in the fastest shape, possible or not.
-            RISK_S is the time from which the deadline is at risk. LATEST_S is a lower bound of the deadline
-            minus the run time. RESTART_S is the extra time of the next start.
+            jobs. LEFT is the fraction of the work that remains. ALLOWED is used by the policy `kairos`: a
+            shape counts as good if its energy-delay product is at most ALLOWED. SHORTEST_S is the run time
+            in the fastest shape, even if this shape is not possible. RISK_S is the time from which the
+            deadline is at risk. LATEST_S is a lower bound of the deadline minus the run time. RESTART_S is
+            the extra time of the next start.
         whole: columns of integers, shape (n, 11). ROW is the row in the workload. USER is the index of the
-            user. ID_RANK is the position by job id, PLACE the position by submission and job id, and KEY_RANK
-            the position by KEY. The shapes of the job are the rows FIRST to LAST - 1. URGENT is whether the
-            job has a deadline. FASTEST, LEANEST and GOOD are possible shapes; -1 means none. FASTEST is the
-            shape with the shortest time. LEANEST is the shape with the lowest `shape_value`. GOOD is the
-            shape with the lowest `shape_value` among the good shapes.
+            user. ID_RANK is the position by job id, PLACE the position by submission and job id, and
+            KEY_RANK the position by KEY. The shapes of the job are the rows FIRST to LAST - 1. URGENT is
+            whether the job has a deadline. FASTEST, LEANEST and GOOD are possible shapes; -1 means none.
+            FASTEST is the shape with the shortest time. LEANEST is the shape with the lowest `shape_value`.
+            GOOD is the shape with the lowest `shape_value` among the good shapes.
         load: time and power of each shape, shape (m, 5): predicted TIME_S and WATTS, real RUN_TIME_S and
             RUN_WATTS, and EXTRA_WATTS, the power above the idle power of the shape's units.
         need: resources of each shape, shape (m, 3): KIND of nodes, number of UNITS, and whether the shape is
@@ -246,9 +247,9 @@ def _ranks(*keys: np.ndarray) -> Ints:
 def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
     """Return the order in which the scheduling policy ranks the jobs.
 
-    The jobs are sorted by whether they have a deadline, then by the size of the chosen shape, by user, and
-    by the column KEY, which contains the value of the policy. Under the policy `metis`, the jobs are sorted
-    by slack, then by energy-delay product.
+    The jobs are sorted by these criteria, the most important first: whether they have a deadline, the size
+    of the chosen shape (way to run the job), the user, and the column KEY, which contains the value of the
+    policy. Under the policy `metis`, the jobs are sorted by slack, then by energy-delay product.
     """
     if policy.code == METIS:
         ranks, urgent = jobs.whole[:, ID_RANK], jobs.whole[:, URGENT]
@@ -272,11 +273,15 @@ def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
 def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
     """Return the latest time at which each job must start to meet its deadline, as a lower bound.
 
-    This time is the deadline minus the run time. The bound assumes that all work of the job remains.
+    This time is the deadline minus the run time. The bound assumes that all work of the job remains. A job
+    may run in several shapes (numbers and kinds of resources), so there are several possible run times. The
+    following one is used:
 
-    A job may run in several shapes (numbers and kinds of resources). The run time is that of the fastest
-    possible shape. Under packing, it is that of the slowest possible shape, because a slower shape may be
-    the only one that fits. For `metis`, it is the shortest over all shapes, possible or not.
+    - For the policy `metis`: the shortest run time of all shapes, even of shapes that the cluster
+      cannot run.
+    - For the discipline `packing`: the longest run time of the possible shapes, because a slow
+      shape may be the only one that fits.
+    - Otherwise: the shortest run time of the possible shapes.
     """
     if not len(jobs.whole):
         return np.zeros(0)
@@ -293,8 +298,8 @@ def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
 def runnable(jobs: JobColumns) -> Bools:
     """Return whether each job can run on the cluster, shape (n,).
 
-    A job can run if the cluster has enough units for at least one of the job's shapes (possible sets of
-    resources).
+    A job can run if the cluster has enough GPUs, nodes or cores for at least one of the possible sets of
+    resources with which the job may run.
     """
     if not len(jobs.whole):
         return np.zeros(0, np.bool_)
@@ -305,7 +310,7 @@ def runnable(jobs: JobColumns) -> Bools:
 
 @compiled_entry()
 def refresh_all(policy: PolicyRules, jobs: JobColumns) -> None:
-    """Recompute the columns of all jobs that depend on the remaining work."""
+    """Recompute those columns of all jobs whose values depend on the remaining work of the job."""
     for job in range(len(jobs.whole)):
         refresh(policy, jobs, job)
 

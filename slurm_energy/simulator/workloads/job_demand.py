@@ -23,7 +23,8 @@ from slurm_energy.simulator.workloads.workload import Workload
 class JobDemand:
     """Resources that jobs need, as vectors.
 
-    The elements of a vector are the units of each kind of nodes and, last, the watts under the budget.
+    A vector has one element for each kind of nodes, and a last element. The element of a kind of nodes is
+    the number of needed units (GPUs or cores). The last element is the watts under the power budget.
 
     Args:
         jobs: workload with all jobs.
@@ -68,9 +69,10 @@ class JobDemand:
         return taken
 
     def retained_watts(self, shapes: Sequence[int]) -> Floats:
-        """Return the power that a starting job must leave to running jobs, for each of the given shapes.
+        """Return the power of the budget that a starting job must leave to running jobs, in watts.
 
-        A shape is a way to run the job, with a number and kind of units.
+        The result has one value for each of the given shapes. A shape is a way to run the job: a kind of
+        node and a number of units (GPUs, nodes or cores).
         """
         return np.zeros(len(shapes)) if self._control is None else self._control.retained_watts(shapes)
 
@@ -80,10 +82,11 @@ class JobDemand:
         return np.append(candidate.need[:-1], watts)
 
     def added_watts(self, shapes: Ints) -> Floats:
-        """Return by how many watts one job would raise the committed power, for each of the given shapes.
+        """Return by how many watts a job would raise the committed power, for each of its shapes.
 
-        Committed power is the highest future power of the cluster if no further job starts. The result is
-        infinity if the power of nodes that boot for the job would exceed the budget, now or later.
+        A shape is a possible choice of hardware and number of units (such as GPUs) for the job. Committed
+        power is the highest future power of the cluster if no further job starts. The result is infinity if
+        nodes must boot for the job and the power of the boot would exceed the budget, now or later.
         """
         kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
         added_watts = self._commitment.added_watts(kinds, units, np.array(self._job_watts(shapes.tolist())))
@@ -97,13 +100,13 @@ class JobDemand:
     def keeps_floors(self, candidate: Candidate, *, starts: bool) -> bool:
         """Return whether the power budget can be kept until a candidate has ended.
 
-        All jobs are assumed to have their minimum power (floor), which is the power under the lowest
-        permitted power limit.
+        All jobs are assumed to draw their minimum power (floor). The minimum power is the power under the
+        lowest permitted power limit.
 
         Args:
             candidate: pending job with the shape (possible set of resources) in which it would start.
-            starts: whether the job starts now. If so, the power of nodes that must boot is included, and the
-                job's units must be free.
+            starts: whether the job starts now. If the job starts now, its GPUs, nodes or cores must be free,
+                and the power of nodes that must boot is included.
         """
         if self._control is None:
             return True

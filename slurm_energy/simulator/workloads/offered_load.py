@@ -31,11 +31,11 @@ _ROUNDS: Final = 150
 
 
 def offered_load(work: Workload, units: Ints) -> float | None:
-    """Return the offered load: the utilisation that the arriving jobs would cause in the cluster.
+    """Return the offered load: the utilisation of the cluster that the arriving jobs would cause.
 
-    It is computed for the best division of the jobs among the kinds of nodes. With several kinds, the result
-    is at most 1 % above the exact value, and never below it. None is returned if all jobs are submitted at
-    the same time.
+    The jobs are divided among the kinds of nodes so that the highest utilisation of a kind is as low as
+    possible. With several kinds, the result is at most 1 % above the exact value, and never below it. None
+    is returned if all jobs are submitted at the same time.
 
     Args:
         work: workload with the jobs.

@@ -126,8 +126,8 @@ class Workload:
         """Return the expected run time of a job in seconds: its time limit, else the predicted time.
 
         Args:
-            job: row of the job.
-            shape: row of the shape in which the job runs.
+            job: row of the job in the workload.
+            shape: row of the shape (way to run the job) in which the job runs.
         """
         limit = float(self.time_limit_s[job])
         return float(self.predicted_time_s[shape]) if limit != limit else limit

@@ -145,7 +145,7 @@ def _busiest_users(work: Workload, unit_s: Floats) -> list[Mapping[str, Any]]:
 
 
 def _peak_demand(start_s: Floats, end_s: Floats, units: Ints) -> int:
-    """Return the maximum number of units in use at one time.
+    """Return the maximum number of units (GPUs, cores or nodes) that are in use at one time.
 
     The result assumes that every job starts at its submission.
     """

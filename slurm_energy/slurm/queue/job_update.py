@@ -256,8 +256,8 @@ class JobUpdater:
                 means that nothing is removed.
 
         Raises:
-            UnavailableError: slurmctld cannot be reached. It is not certain that slurmctld did not receive
-                the command.
+            UnavailableError: slurmctld cannot be reached. slurmctld may have received the command
+                nevertheless.
         """
         why = _reason(session.ask(text), name)
         if why is not None and _AWAY.search(why):

@@ -157,10 +157,11 @@ class QueueTableSource:
 def _contents(path: Path, max_bytes: int) -> bytes:
     """Return the contents of a file that slurmctld's plugin writes.
 
-    The file must be a regular file that only root or the owner of its directory can write. After the plugin
-    has replaced the file, it overwrites the old file from the header on. This function may still be reading
-    the old file. If the header changes during the read, the contents are a mixture of old and new. The file
-    is then read again.
+    The file must be a regular file that only root or the owner of its directory can write.
+
+    The plugin replaces the file by a new one and then reuses the old file: it overwrites it from the header
+    on. This function may still be reading the old file. If the header changes during the read, the contents
+    are a mixture of old and new. The file is then read again.
 
     Raises:
         UnavailableError: the file cannot be read, is too long, is not trusted, or changed during each read.
@@ -245,7 +246,7 @@ def _sound(entries: Entries, heap_bytes: int) -> bool:
 def _sum(data: bytes, offset: int) -> int:
     """Return the checksum of the 64-bit words in `data`.
 
-    The word at byte `offset` counts as 0.
+    The word at byte `offset` is treated as 0.
     """
     words = np.frombuffer(data, "<u8").copy()
     words[offset // 8] = 0

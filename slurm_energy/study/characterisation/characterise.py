@@ -97,11 +97,11 @@ def read_classes(study: StudyDirectory) -> list[JobClass]:
 
 
 def _matched(jobs: JobsTable, programs: Sequence[CurveProgram]) -> dict[str, CurveProgram]:
-    """Return the response curve of each program in the jobs.
+    """Find the programs in the jobs to which the given response curves belong.
 
-    A curve that names its program belongs to this program. A curve that names a last job belongs to the
-    program of this job. Any other curve belongs to the programs of the same user and with the same name as
-    the curve.
+    The result maps each program to its curve. Three rules apply. A curve that states its program belongs to
+    this program. A curve that states the id of its program's last job belongs to the program of this job.
+    Any other curve belongs to all programs of the same user whose jobs have the name of the curve.
     """
     own = programs_of(jobs)
     row_of = {job_id: row for row, job_id in enumerate(jobs.job_id.tolist())}
@@ -175,8 +175,9 @@ def _plan(
 ) -> list[dict[str, Any]]:
     """Return the planned measurements of classes of jobs that have no response curve yet.
 
-    The plan is sorted by descending energy per node-hour. For each class, a sweep runs the program of the
-    class with the most node-hours. The program runs `REPEATS` times at each setting.
+    A response curve states time and power at different settings. The plan is sorted by the energy of the
+    classes per node-hour, highest first. For each class, a sweep runs one program of the class: the one with
+    the most node-hours. The program runs `REPEATS` times at each setting.
     """
     plan = []
     own = programs_of(jobs)

@@ -22,7 +22,8 @@ class CurveProgram:
 
     Attributes:
         user: user who owns the program; an empty value means unknown.
-        names: names that jobs of the program may have, which are the program's model and workload.
+        names: names that jobs of the program may have: the name of the trained model, and the name of the
+            workload.
         last_job: id of the program's last job; an empty value means unknown.
         points: points of the curve as in `GET /v1/tuning`.
         program: program as `USER/NAME`; an empty value means that the other attributes identify the program.
@@ -58,7 +59,9 @@ def curve_programs(answer: Mapping[str, Any]) -> list[CurveProgram]:
 
 
 def read_curves(path: Path) -> list[CurveProgram]:
-    """Read response curves from a file with the output of `senergy tune show --json`.
+    """Read response curves (time and power at settings) from a file.
+
+    The file contains the output of `senergy tune show --json`.
 
     Raises:
         UsageError: the file cannot be read, or has another form.

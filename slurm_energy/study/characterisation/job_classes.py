@@ -224,10 +224,10 @@ def _variance(values: Floats, weights: Floats) -> float:
 def _best_split(
     scaled: Floats, features: Floats, weights: Floats, members: Bools
 ) -> tuple[float, int, float]:
-    """Return the split of a group of jobs that reduces the variance within the groups most.
+    """Return the best way to split a group of jobs in two by the value of one feature.
 
-    The result is the reduction of the variance, the index of the feature by whose value the jobs are split,
-    and the threshold of the value.
+    The best split reduces the sum of the variances within the groups most. The result is this reduction of
+    the variance, the index of the feature, and the threshold of its value.
     """
     best = (0.0, 0, 0.0)
     own, share = scaled[members], weights[members]

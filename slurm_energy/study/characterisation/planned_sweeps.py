@@ -76,7 +76,9 @@ class SweepOutcome:
 
 
 def stored_sweeps(study: StudyDirectory) -> dict[str, Path]:
-    """Return the file of each measured curve of a study, by program.
+    """Return the files with the measured response curves of a study, by program.
+
+    There is one file per program, with the result of a sweep.
 
     Raises:
         UsageError: a file is damaged.
@@ -200,15 +202,15 @@ class PlannedSweeps:
 def sweep_orders(
     plan: Sequence[Mapping[str, Any]], scripts: Mapping[str, Path], measured: Mapping[str, Path]
 ) -> list[SweepOrder]:
-    """Return the sweeps of a plan whose programs have a script.
+    """Return the sweeps to run: those sweeps of a plan for whose programs the user gives a script.
 
     Args:
-        plan: plan of the step.
+        plan: plan of the step `characterise`.
         scripts: batch scripts by program.
-        measured: programs with a stored curve, which need no sweep.
+        measured: programs with a stored response curve, which need no sweep.
 
     Raises:
-        UsageError: a script belongs to no planned program, or its sweep does not fit the node-hours.
+        UsageError: a script belongs to no planned program, or its sweep needs more node-hours than are left.
     """
     planned = {str(item["program"]): item for item in plan}
     orders = []

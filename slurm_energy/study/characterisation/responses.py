@@ -112,7 +112,8 @@ class ClassResponses:
     def covered_share(self, jobs: JobsTable) -> float:
         """Return which fraction of the jobs' energy belongs to job classes with a response curve.
 
-        The result is NaN if no energy is known.
+        A job class is a group of similar programs. A response curve states how time and power depend on the
+        settings. The result is NaN if no energy is known.
         """
         total = float(np.nansum(jobs.energy_joules))
         covered = np.isin(jobs.job_class, [name for name, points in self.points.items() if points])
@@ -131,9 +132,10 @@ class ClassResponses:
 
 
 def responses_of(classes: Sequence[Mapping[str, Any]]) -> ClassResponses:
-    """Build the response curves from the list of classes that the step `characterise` has stored.
+    """Build the response curves of job classes from the stored result of the step `characterise`.
 
-    Each element of the list has a `name` and `points`.
+    A job class is a group of similar programs. Each element of the list has the `name` of a class, and
+    `points` with the relative time and power that were measured at some settings.
 
     Raises:
         UsageError: the list is damaged.

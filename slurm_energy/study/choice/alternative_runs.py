@@ -1,4 +1,7 @@
-"""Simulations of the alternatives of a study, in parallel, with stored results."""
+"""Simulations of the alternatives of a study, which are combinations of energy-saving measures.
+
+The simulations run in parallel. Their results are stored.
+"""
 
 from __future__ import annotations
 

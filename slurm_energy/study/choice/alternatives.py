@@ -110,7 +110,7 @@ class StudyAlternative:
 
 
 def alternative_of(document: Mapping[str, Any]) -> StudyAlternative:
-    """Return the study alternative that a JSON object describes.
+    """Return the study alternative (combination of energy measures) that a JSON object describes.
 
     `StudyAlternative.document` makes such objects.
 

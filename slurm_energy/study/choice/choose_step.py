@@ -56,7 +56,8 @@ class ChoiceRequest:
     Attributes:
         alternatives: alternatives that the administrator adds to the alternatives of the decision tree.
         only: whether only the administrator's alternatives are simulated.
-        seeds: number of periods to simulate, including the held-out period.
+        seeds: number of periods to simulate. One of them is the held-out period, whose days were not used
+            for the calibration.
         processes: number of parallel processes.
         slack_share: assumed share of jobs that may wait. Accounting does not say which jobs may wait.
         slack_hours: assumed time for which these jobs may wait.
@@ -135,7 +136,7 @@ def _assumptions(request: ChoiceRequest, alternatives: Sequence[StudyAlternative
 
 
 def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastInput, StudyPeriod]:
-    """Return the data that all simulations of the alternatives share, and the period of the baseline."""
+    """Return the input that all simulations of the step `choose` share, and the baseline period."""
     period, model = read_baseline(study), study.result("model")
     classes: list[Mapping[str, Any]] = []
     jobs = classified(period.jobs, read_classes(study))
@@ -162,7 +163,9 @@ def _site_figures(
 ) -> SiteFigures:
     """Return figures that describe the site before any change, such as the fraction of idle energy.
 
-    The energies, waits and completion times come from the twin's simulation of the held-out days.
+    The energies, waits and completion times come from a simulation with the digital twin (the calibrated
+    simulator of the site). The simulation covers the held-out days, which are the days that were not used
+    for the calibration.
     """
     figures = today[0]
     job_kwh = sum(totals["energy_kwh"] for totals in figures["accounts"].values())
@@ -183,7 +186,10 @@ def _site_figures(
 
 
 def _slowdown(objective: StudyObjective) -> float:
-    """Return the maximum slowdown by tuning that the limits permit, in percent; 5 % if no limit applies."""
+    """Return the maximum slowdown of jobs by tuning that the objective of the study permits.
+
+    The result is in percent. It is 5 % if the objective sets no limit for the mean job completion time.
+    """
     limits = [one.worse_percent for one in objective.limits if one.kpi == "mean_jct_s"]
     return min((one for one in limits if one is not None), default=5.0)
 

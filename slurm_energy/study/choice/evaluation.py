@@ -22,7 +22,7 @@ SIMPLER_WITHIN: Final = 0.005
 
 
 class LimitForecast(StrEnum):
-    """Forecast whether an alternative keeps a limit."""
+    """Forecast of whether an alternative (set of energy measures) keeps a limit of the study."""
 
     KEPT = "kept"
     AT_RISK = "at risk"
@@ -82,7 +82,10 @@ class AlternativeForecast:
 
     @property
     def is_permitted(self) -> bool:
-        """Whether the mean of the forecast breaks no limit."""
+        """Whether the forecast of an alternative (a set of energy measures) breaks no limit of the study.
+
+        The mean of the forecast is compared with the limits.
+        """
         return all(one.forecast is not LimitForecast.BROKEN for one in self.limits)
 
     @property
@@ -114,8 +117,8 @@ def limit_outlook(
 ) -> LimitOutlook:
     """Return the forecast whether an alternative keeps a limit of the study's objective.
 
-    The bounds are relative to the twin's simulation of the present site. An error of the twin therefore
-    affects both sides of the comparison.
+    The alternative is compared with the present site. Both are simulated with the twin (the simulator of the
+    site). An error of the twin therefore affects both sides of the comparison.
 
     Args:
         limit: bounds of a KPI from the objective.

@@ -1,7 +1,7 @@
-"""KPI values of each day, computed from jobs and the energy of nodes. Pure functions.
+"""Computation of the KPI values of each day from jobs and the energy of nodes.
 
-The baseline, the replay error of the model and the validation call the same function, so that their values
-are comparable. An unknown value is NaN, never 0.
+The functions are pure. The baseline, the replay error of the model and the validation call the same
+function, so that their values are comparable. An unknown value is NaN, never 0.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _factors(series: GridSeries | None, times_s: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class DailyKpis:
-    """KPI values of days.
+    """Values of key performance indicators (KPIs), one per day.
 
     Attributes:
         days: the n days.

@@ -1,4 +1,7 @@
-"""A measured period of the cluster: jobs within the scope, days, energy and prices."""
+"""Data of the period of a study, measured on the cluster.
+
+The data are the jobs within the scope of the study, the days, the energy, and the prices of electricity.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +143,10 @@ def read_period(folder: Path, objective: StudyObjective, result: Mapping[str, An
 
 
 def period_document(period: StudyPeriod) -> dict[str, Any]:
-    """Return a period as a JSON object, without the jobs and the energy."""
+    """Return a summary of a measured period of a study as a JSON object.
+
+    The table of the jobs and the energy values are left out.
+    """
     return {
         "begin": period.days.dates[0].isoformat(),
         "end": period.days.dates[-1].isoformat(),

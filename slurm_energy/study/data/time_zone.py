@@ -1,4 +1,4 @@
-"""Time zone of a study by its name."""
+"""Look-up of the time zone of a study by the name of the zone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Effect of a deployment: estimators, placebo checks and the validation."""
+"""Measurement of the effect of a deployment.
+
+The package contains the estimators of the effect, the placebo checks and the validation.
+"""

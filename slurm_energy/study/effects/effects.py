@@ -129,15 +129,16 @@ class EffectEstimate:
 
 
 def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL) -> EffectEstimate | None:
-    """Return the effect of a change that was switched on and off by period.
+    """Return the effect of a change that was switched on in some periods and off in the others.
 
     The result is None if there are too few periods.
 
-    The series may contain periods of the baseline. These periods help to determine the effects of the weekday
-    and of the work. The level of the values may differ between baseline and experiment.
+    The series may contain periods of the baseline. These periods help to determine the effects of the
+    weekday and of the work. The level of the values may differ between baseline and experiment.
 
     Args:
-        series: values of the periods, without the washout after a switch.
+        series: values of the periods. The values do not include the time just after a switch (washout), in
+            which jobs from before the switch still run.
         seed: seed of the randomisation test.
         level: confidence level of the interval.
     """
@@ -214,9 +215,9 @@ def difference_effect(
 def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | None:
     """Return the effect of the change in the previous period on the present period (carry-over).
 
-    The periods are those of a switchback, in which the change is in force in random periods. The result is
-    None if the carry-over cannot be determined. If its confidence interval does not contain 0, the washout
-    (the hours at the start of a period that do not count) is too short.
+    In a switchback, the change of the configuration is in force in random periods. The hours at the start of
+    a period do not count (washout). The washout is too short if the confidence interval of the carry-over
+    does not contain 0. The result is None if the carry-over cannot be determined.
     """
     series, is_relative = usable_periods(series.relative_to_expected())
     series = series.rows(series.is_experiment)
@@ -262,9 +263,13 @@ def _effect(
 
 
 def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
-    """Return the time periods with a known value for the estimate of an effect.
+    """Return the time periods that an effect can be estimated from.
 
-    The second result states whether the values allow a relative comparison.
+    The value of the KPI is known in these periods.
+
+    Returns:
+        The periods, and whether all their values are positive. Only then can the effect be estimated as a
+        ratio.
     """
     keep = np.isfinite(series.value)
     if series.work is not None:
@@ -310,7 +315,8 @@ def _assignments(series: PeriodSeries) -> float:
 def _drawn_assignments(series: PeriodSeries, seed: int) -> Floats:
     """Return random assignments of periods to treatment and control, one assignment per row.
 
-    They are drawn by the same rule as the original assignment: within each block.
+    The rule is that of the original assignment: in each block of periods, the same number of periods is
+    treated, and these periods are drawn at random.
     """
     assert series.block is not None
     numbers = np.random.default_rng(seed)
@@ -356,10 +362,15 @@ def _randomisation_bounds(
 
 
 def _accepted_bound(is_accepted: Callable[[float], bool], bound: float, step: float) -> float:
-    """Return one bound of a confidence interval: the outermost change that a test accepts.
+    """Return one widened bound of a confidence interval of an effect.
 
-    The search begins at `bound` and extends outward over three steps. If no change beyond the bound is
-    accepted, the bound is returned.
+    The bound is the outermost effect that a test accepts. The search begins at `bound` and extends outward
+    by up to three times `step`. If the test does not accept `bound` itself, `bound` is returned.
+
+    Args:
+        is_accepted: function that returns whether the test accepts an effect.
+        bound: bound of the interval before the search.
+        step: width of the interval, with the sign of the direction of the search.
     """
     if not is_accepted(bound):
         return bound

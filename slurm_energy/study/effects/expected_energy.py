@@ -28,11 +28,12 @@ def expected_kwh(
 
     The function returns None if the baseline (the measured time before the deployment) is too small.
 
-    The expected energy of a job is its work times the energy per work of its kind. The kind is the partition
-    and the class of the job. If a job has no class, the job name replaces it. If a kind is rare, the
-    partition alone is the kind. The energy of nodes without a job is a constant minus a term for each
-    partition. The term is proportional to the work in the partition. The constant and the terms are fitted
-    to the baseline.
+    The result is the sum of the expected energies of the jobs and of the idle nodes. The jobs are divided
+    into kinds. A kind is a partition and a class of jobs. The job name replaces the class of a job that has
+    none. Jobs of rare kinds are grouped by their partition alone. The expected energy of a job is its work
+    times the mean energy per work of its kind. The expected energy of nodes without a job is a constant
+    minus a term for each partition. The term is proportional to the work in the partition. The constant and
+    the terms are fitted to the baseline.
 
     Args:
         jobs: jobs of the baseline and of the deployment.
@@ -75,10 +76,16 @@ def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
 
 
 def _means_by(keys: Texts, jobs: JobsTable, is_known: Bools, min_jobs: int) -> Floats:
-    """Return the mean energy per node-hour of work of similar jobs, for each job.
+    """Return for each job the mean energy per node-hour of work of the jobs with the same key.
 
-    Jobs are similar if they have the same key. Only jobs with known energy are used. The result is NaN if
-    fewer than `min_jobs` such jobs have the key.
+    Only jobs with known energy are used. The result is NaN if fewer than `min_jobs` jobs with known energy
+    have the key.
+
+    Args:
+        keys: key of each job; jobs with the same key are considered similar.
+        jobs: all jobs.
+        is_known: whether the energy of each job is known.
+        min_jobs: minimum number of jobs with known energy.
     """
     names, number = np.unique(keys, return_inverse=True)
     own = number[is_known]

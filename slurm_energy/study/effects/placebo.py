@@ -44,9 +44,9 @@ class PlaceboCheck:
     def passes(self) -> bool:
         """Whether the estimator rarely finds an effect in the baseline, where nothing was changed.
 
-        An effect that the estimator finds there is false. The permitted number of false effects is a share
-        of the trials plus one. The additional one allows for trials that overlap and are therefore
-        correlated.
+        Any effect that the estimator finds in the baseline is false. The check passes if the number of false
+        effects is at most the fraction `MAX_FALSE_SHARE` of the trials plus one. One more is permitted
+        because trials overlap and are therefore correlated.
         """
         return self.false_effects <= MAX_FALSE_SHARE * self.trials + 1
 
@@ -93,9 +93,10 @@ def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> P
 
 
 def _begins(count: int) -> Iterator[int]:
-    """Yield imagined first days of a deployment.
+    """Yield first days of imagined deployments, for a placebo check on a baseline without changes.
 
-    At least a quarter of the baseline lies before each of these days, and at least a quarter after it.
+    A day is given as its index in the baseline. At least a quarter of the baseline lies before each of these
+    days, and at least a quarter after it.
     """
     margin = max(3, count // 4)
     yield from range(margin, count - margin + 1)

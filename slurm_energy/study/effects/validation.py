@@ -54,12 +54,14 @@ DAYS_NAME: Final = "days.csv"
 
 @dataclass(frozen=True, slots=True)
 class ValidationOptions:
-    """Options of a validation.
+    """Options of the validation of a deployment in an energy study.
+
+    A switchback is an experiment in which the deployment is switched on and off on random days.
 
     Attributes:
         seed: seed of the randomisation test and of the placebo checks.
-        washout_hours: hours at the start of each day of a switchback that do not count. None means that these
-            hours are computed from the run times of jobs in the baseline.
+        washout_hours: hours at the start of each day of a switchback that do not count. None means that
+            these hours are computed from the run times of jobs in the baseline.
         undo: whether the deployment is undone if a limit is broken.
     """
 
@@ -167,7 +169,11 @@ def effect_periods(
 
 
 def validation_result(periods: EffectPeriods, objective: StudyObjective, seed: int) -> dict[str, Any]:
-    """Return effects, verdicts and checks as a JSON object."""
+    """Return the statistical evaluation of a study as a JSON object.
+
+    The object contains the estimated effects, the verdicts on the targets and limits of the study, and
+    checks of the method.
+    """
     level = objective.statistics.confidence
     targets = [judge_target(periods, target, seed, level) for target in objective.targets]
     limits = [one for limit in objective.limits for one in judge_limit(periods, limit, seed, level)]
@@ -216,7 +222,7 @@ def _first_full_day(state: DeploymentState, objective: StudyObjective) -> date:
 
 
 def _require_day(jobs: JobsTable, energy: EnergySeries | None, begin: date, timezone: str) -> None:
-    """Check that the data contain the first full day of the deployment.
+    """Check that the data reach beyond the first full day of the deployment.
 
     Raises:
         UsageError: the data end too early. The message names the day.
@@ -262,10 +268,11 @@ def _joined_energy(before: EnergySeries, after: EnergySeries) -> EnergySeries:
 def _as_drawn(
     days: StudyDays, state: DeploymentState, assignment: ArmAssignment, first: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return for each day whether the configuration of the randomly drawn arm was in force.
+    """Return, for each day, whether the drawn configuration was in force.
 
-    An arm is one of the two groups of an experiment: treated or control. The first hour of a day does not
-    count.
+    The experiment draws at random whether a day belongs to the treatment or to the control. The result is
+    True if the configuration in force was the drawn one from the end of the first hour of the day to the end
+    of the day. The first hour is ignored. Days before `first` are True.
     """
     drawn = np.ones(days.count, np.bool_)
     for row in range(first, days.count):
@@ -339,10 +346,10 @@ def _deployment_document(state: DeploymentState) -> dict[str, Any]:
 
 
 def _predicted(study: StudyDirectory, state: DeploymentState) -> dict[str, Any] | None:
-    """Return the predicted changes of the KPIs for the alternative that is deployed.
+    """Return the predicted changes of the KPIs for the deployed alternative.
 
-    The earlier step `choose` has predicted the changes by simulation. None is returned if it did not predict
-    this alternative.
+    An alternative is a combination of energy-saving measures. The earlier step `choose` has predicted the
+    changes by simulation. The result is None if the step did not predict the deployed alternative.
     """
     result = study.result("choose")
     listed: Sequence[Mapping[str, Any]] = result.get("alternatives", [])

@@ -64,7 +64,8 @@ def effect_days(periods: EffectPeriods) -> list[EffectDay]:
 def days_csv(days: list[EffectDay]) -> str:
     """Return the daily values of a study as CSV.
 
-    An unknown expected value is left empty.
+    Each line contains the value of a KPI on a day, and the value expected from the work of this day. An
+    unknown expected value is written as an empty field.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

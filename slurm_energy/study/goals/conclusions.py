@@ -1,4 +1,7 @@
-"""Conclusions: statements of an objective that the results of a study confirm or refute. Pure functions."""
+"""Conclusions of a study: statements in its objective that the results confirm or refute.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,14 @@ class ConclusionVerdict(StrEnum):
 
 
 def judged_conclusion(conclusion: StudyConclusion, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a conclusion with its verdict and the figures behind the verdict as a JSON object.
+    """Return a conclusion of a study with its verdict and the figures behind the verdict.
+
+    The result is a JSON object.
 
     Args:
-        conclusion: statement of the objective.
-        results: results by step. The verdict on a conclusion is unknown if its step has no result.
+        conclusion: statement in the objective of the study.
+        results: results by step of the study. The verdict on a conclusion is unknown if its step has no
+            result.
     """
     is_reached, figures = _JUDGES[conclusion.finding](conclusion, results)
     verdict = ConclusionVerdict.REACHED if is_reached else ConclusionVerdict.NOT_REACHED

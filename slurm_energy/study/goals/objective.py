@@ -147,7 +147,10 @@ class StudyTarget:
 
 @dataclass(frozen=True, slots=True)
 class StudyLimit:
-    """Limit of a KPI: one or more bounds that the KPI must not cross, `[[limit]]`."""
+    """Limit of one KPI in a study, configured by a table `[[limit]]`.
+
+    A limit consists of one or more bounds that the KPI must not cross.
+    """
 
     kpi: str = key("mean_jct_s", "KPI.", one_of(*KPIS))
     worse_percent: float | None = key(
@@ -193,7 +196,7 @@ class StudyLimit:
 
 @dataclass(frozen=True, slots=True)
 class StudyConclusion:
-    """A statement that the report judges by the results of the study, `[[conclusion]]`."""
+    """A statement (`[[conclusion]]`) that the report of a study confirms or rejects by the results."""
 
     text: str = key("", "Statement, as it is shown in the report.")
     kpi: str = key("energy_kwh", "KPI.", one_of(*KPIS))

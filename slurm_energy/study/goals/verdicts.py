@@ -29,7 +29,7 @@ _MIN_TREATED: Final = 4
 
 
 class TargetVerdict(StrEnum):
-    """Verdict on a target."""
+    """Verdict on a target of a study: whether the measured effect reaches the target."""
 
     REACHED = "reached"
     PARTLY = "effect below target"
@@ -141,7 +141,10 @@ def judge_target(
 def judge_limit(
     periods: EffectPeriods, limit: StudyLimit, seed: int = 0, level: float = LEVEL
 ) -> list[LimitResult]:
-    """Return the verdict on a limit, or one verdict per Slurm account if the limit applies per account."""
+    """Return the verdict whether a KPI keeps a limit of the study.
+
+    If the limit applies per Slurm account, return one verdict per account.
+    """
     accounts = periods.accounts() if limit.per == "account" else [""]
     return [_judge_limit(periods, limit, account, seed, level) for account in accounts]
 
@@ -191,13 +194,15 @@ def _interval_verdict(
 
 
 def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[float] | np.ndarray) -> str:
-    """Return the reason for an alarm if single days prove that a limit is broken, else an empty text.
+    """Return the reason for an alarm if single days prove a broken limit, else an empty text.
 
-    The limit is a bound of a study that a KPI must not cross. Values prove a broken limit if they are beyond
-    the limit and also far beyond all values of the baseline (see `_beyond`). This must hold on consecutive
-    days. The days may be counted in two ways. In the first way, all days from the first treated day on
-    count, because the damage of a policy outlasts the policy. In the second way, only the treated days of a
-    switchback count. The margin is wide, because waiting times of neighbouring days are correlated.
+    The limit is a bound of a study that a KPI must not cross. It is proved to be broken if, on several
+    consecutive days, the values are beyond the limit and also far beyond all values of the baseline (see
+    `_beyond`). This margin is wide, because waiting times of neighbouring days are correlated.
+
+    Consecutive days are counted in two ways, and each way can cause an alarm. The first way counts all days
+    from the first treated day on, because the damage of a policy outlasts the policy. The second way counts
+    only the treated days of a switchback, a study in which the change is in force on randomly drawn days.
     """
     if len(baseline) < 2 or not series.is_treated.any():
         return ""
@@ -214,10 +219,15 @@ def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[flo
 
 
 def _beyond(extreme: float, middle: float) -> float:
-    """Return a bound that lies beyond the highest (or lowest) value of a baseline.
+    """Return a bound somewhat beyond the highest (or lowest) value of a KPI in the baseline.
 
     The distance from the extreme value to the bound is half the distance from the median to the extreme
-    value. If both values are positive, distances are ratios, because waits have heavy tails.
+    value. If both values are positive, distances are ratios, because the distribution of waits has a heavy
+    tail.
+
+    Args:
+        extreme: highest or lowest value in the baseline.
+        middle: median of the baseline.
     """
     if extreme > 0.0 and middle > 0.0:
         return extreme * math.sqrt(extreme / middle)

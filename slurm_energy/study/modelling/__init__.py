@@ -1,1 +1,4 @@
-"""Step 4 of a study: the digital twin of the cluster, with calibration, replay and forecasts."""
+"""Step 4 of a study: the digital twin, which is a simulation of the site's cluster.
+
+The package calibrates the twin, replays measured days with it, and forecasts changes.
+"""

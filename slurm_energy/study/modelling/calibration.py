@@ -99,7 +99,10 @@ def calibrated_twin(
 
 
 def _candidates(base: TwinSettings) -> dict[str, TwinSettings]:
-    """Return the scheduling rules with which the twin is simulated for its calibration, by label."""
+    """Return the scheduling rules to compare when the twin is calibrated, by label.
+
+    The twin is the simulator of the site. It is simulated once under each of these rules.
+    """
     labels = {}
     for discipline in (Discipline.EASY, Discipline.CONSERVATIVE):
         for name, uses_limits in (("time limits", True), ("run times", False)):

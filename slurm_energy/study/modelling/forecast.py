@@ -34,13 +34,14 @@ WARM_UP_DAYS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ForecastInput:
-    """Common input of all simulations of the step `choose`.
+    """Input that all simulations in the step `choose` of an energy study have in common.
 
     Attributes:
         jobs: all jobs of the data, with their classes.
         days: the days of the data.
         first, end: index of the first held-out day, and index of the day after the last held-out day.
-        twin: calibrated settings of the digital twin.
+            Held-out days are days that did not calibrate the digital twin.
+        twin: calibrated settings of the digital twin (the simulator of the site).
         responses: response curves of the classes.
         prices: price and carbon intensity.
         account_kpi_names: names of the KPIs that are computed for each account.
@@ -218,8 +219,8 @@ def forecast_change(
 ) -> ForecastChange | None:
     """Return the forecast change of a figure between the present configuration and an alternative.
 
-    Both configurations are simulated with the same seeds. The change is computed from these pairs. The
-    result is None if no pair of simulations has the figure.
+    The present configuration and the alternative are simulated with the same seeds. The change is computed
+    from pairs of simulations with equal seeds. The result is None if the figure is unknown in every pair.
 
     Args:
         today: the figure under the present configuration, by seed.

@@ -1,6 +1,7 @@
-"""Step 4 of a study, the model: a digital twin, calibrated on the baseline.
+"""Step 4 of a study, the model: it calibrates a simulator (digital twin) of the cluster.
 
-A replay of held-out days checks the twin. Source: thesis, section 6.3.4.
+The twin is calibrated on the first days of the baseline. The other days are then replayed to check the twin.
+Source: thesis, section 6.3.4.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def read_twin(study: StudyDirectory) -> TwinSettings:
 
 
 def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]:
-    """Return the index of the first held-out day in the baseline, and the index of the day after the last.
+    """Return the range of the days of the baseline that did not serve to calibrate the simulator.
+
+    The range is the index of the first of these days, and the index of the day after the last one.
 
     Args:
         study: directory of the study.
@@ -153,9 +156,10 @@ def _split(period: StudyPeriod, held_out_days: int) -> int:
 
 
 def _cache(run: StepRun) -> Cache:
-    """Return a function that stores the results of the fits of the twin.
+    """Return a function that stores the results of calibrating the simulator (digital twin).
 
-    An interrupted step can then be continued without computing these results again.
+    If the step of the study is interrupted, it can later continue without computing the stored results
+    again.
     """
     fits: dict[str, list[float]] = run.partial("fits") or {}
 

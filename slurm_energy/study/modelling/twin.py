@@ -247,9 +247,10 @@ def _cap_points(
     power_ratio: Floats,
     caps: Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[int, tuple[Floats, Floats]]:
-    """Return the effect of power limits on the jobs: (relative powers, relative times) per job.
+    """Return the effect of power limits on each job: (relative powers, relative times).
 
-    The key is the index of the job in the order of submission. Jobs without a known effect are missing.
+    The keys of the result are the indices of the jobs in the order of submission. Jobs without a known
+    effect are missing.
     """
     found = {}
     for row, job in enumerate(np.argsort(jobs.submit_s, kind="stable").tolist()):

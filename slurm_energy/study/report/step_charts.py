@@ -74,11 +74,13 @@ def week_chart(kpi: str, estimate: Mapping[str, Any], size: tuple[int, int] = (7
 
 
 def replay_chart(errors: Sequence[Mapping[str, Any]], size_x: int = 720) -> str:
-    """Draw the twin's error of each KPI as a bar, as SVG. A permitted range is drawn too.
+    """Draw the error of the twin (the simulated site) for each KPI as a bar, as SVG.
+
+    The permitted range of the error is drawn too.
 
     Args:
-        errors: rows with `kpi`, `error` (None means unknown), `bound` (None means that there is no bound) and
-            `exceeds`. Bars end at 50 %.
+        errors: dicts with `kpi`, `error` (None means unknown), `bound` (None means that there is no bound)
+            and `exceeds`. Bars end at 50 %.
         size_x: width in pixels.
     """
     known = [one for one in errors if one["error"] is not None]

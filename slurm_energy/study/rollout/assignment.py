@@ -37,9 +37,11 @@ class AssignmentDesign(StrEnum):
 class AssignmentPeriod:
     """A period of a switchback, a design in which a change is in force in periods drawn at random.
 
+    Most periods are drawn in pairs (blocks): the change is in force in one period of each pair.
+
     Attributes:
         begin_s, end_s: Unix times.
-        block: number of the block of periods within which the arms were drawn.
+        block: number of the block to which the period belongs.
         is_treated: whether the change is in force.
     """
 
@@ -159,9 +161,11 @@ def draw_switchback(
 
 
 def _pairs(count: int, distance: int) -> Iterable[tuple[int, ...]]:
-    """Yield the blocks of a switchback as tuples of period indices. Most blocks are pairs.
+    """Yield the indices that belong together in a random assignment, as tuples.
 
-    The periods of a pair are `distance` periods apart. The last block may have a single period.
+    The indices stand for periods of a switchback (a test that switches a treatment on and off), or for
+    partitions or users. Of each pair, one is drawn for treatment. The indices of a pair are `distance`
+    apart. At the end, where this is not possible, neighbours form pairs. A last single index may remain.
     """
     whole = count // (2 * distance) * 2 * distance
     for begin in range(0, whole, 2 * distance):

@@ -1,6 +1,7 @@
-"""Plan of one stage of the deployment of a study's alternative.
+"""Plan of one stage of the deployment of a study.
 
-The plan states the alternative and the partitions that it covers. It also states which jobs are treated and
+A deployment introduces an alternative, which is a combination of energy-saving measures, step by step. The
+plan states the alternative and the partitions that it covers. It also states which jobs are treated and
 which are control jobs.
 """
 
@@ -72,10 +73,11 @@ def planned_state(
     before: DeploymentState | None,
     now_s: float,
 ) -> DeploymentState:
-    """Return the state of the deployment at the beginning of a stage.
+    """Return the state of the deployment of a study at the beginning of a stage.
 
-    A request for the stage in force completes a stage that was interrupted. Treated and control jobs then
-    remain assigned as before, unless the request names a seed.
+    The stages lead from decisions that are only computed to changes on the whole cluster. A request for the
+    stage in force completes a stage that was interrupted. Treated and control jobs then remain assigned as
+    before, unless the request names a seed.
 
     Args:
         request: stage and options that the administrator requests.

@@ -143,10 +143,10 @@ class Deployment:
         return state
 
     def tick(self, command: str) -> DeploymentState:
-        """Put the configuration into force that the switchback has planned for the present time.
+        """Put the configuration into force that the experiment has planned for the present time.
 
-        The configuration is that of the treated or of the control arm. After the last period, the site's own
-        configuration is restored.
+        In a switchback, periods with the change (treatment) and periods without the change (control)
+        alternate at random. After the last period, the site's own configuration is restored.
 
         Args:
             command: command line of the step, which the manifest records.
@@ -208,7 +208,11 @@ class Deployment:
         return period is not None and period.is_treated
 
     def _keys(self, state: DeploymentState) -> StageKeys:
-        """Return the configuration keys that are in force at the present time."""
+        """Return the changes of the site's configuration that must be in force now.
+
+        The result is empty if the deployment of the study was undone, or if the present period belongs to
+        the control group.
+        """
         if not state.is_active or (state.stage.applies and not self._is_treated_now(state)):
             return StageKeys(())
         return self._treated_keys(state)

@@ -1,7 +1,7 @@
 """State of a deployment of a study as plain data.
 
-The state consists of the plan, the stage, the assignment of jobs to arms, and the log of all changes of the
-configuration.
+The state consists of the plan, the stage, the assignment of jobs to the treated or the control group, and
+the log of all changes of the configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class ConfigurationSwitch:
         time_s: Unix time from which the change is in force.
         stage: stage of the deployment that this change puts in force; an empty value means that the
             deployment was undone.
-        is_treated: whether the deployed energy measures are in force for the treated part of the cluster.
+        is_treated: whether the change puts the deployed energy measures in force for the treated jobs. With
+            False, the measures are not in force.
         sha256: SHA-256 of energy.toml after the change.
         reason: why the configuration was changed, for the log.
     """
@@ -42,9 +43,9 @@ class ConfigurationSwitch:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """State of a deployment: how far a study's alternative is in force at the site.
+    """State of a deployment: how far a study's energy measures are in force at the site.
 
-    An arm is the group of treated jobs or the group of control jobs.
+    The deployment may divide the jobs into two groups (arms): treated jobs and control jobs.
 
     Attributes:
         alternative: deployed alternative, a combination of levers that save energy.
@@ -96,18 +97,19 @@ class DeploymentState:
         return replace(self, switches=(*self.switches, switch))
 
     def in_force_at(self, time_s: float) -> ConfigurationSwitch | None:
-        """Return the switch of the configuration that was in force at a time; None if there was none yet.
+        """Return the change of the configuration (switch) that was in force at a given time.
 
-        This is the last switch at or before that time.
+        This is the last switch at or before that time. The result is None if there was none yet.
         """
         earlier = [switch for switch in self.switches if switch.time_s <= time_s]
         return earlier[-1] if earlier else None
 
     def arm(self, start_s: float, partition: str = "", user: str = "") -> str:
-        """Return the arm of a job: `treated`, `control`, or empty for neither.
+        """Return the arm (group) of a job: `treated`, `control`, or empty for neither.
 
-        If the switch to a new arm is late, the previous arm is still in force at the start of a switchback
-        period. A job that started in this period before the switch belongs to neither arm.
+        In a switchback design, periods with and without the deployed measures alternate. The configuration
+        may be switched too late at the start of a period, so that the previous configuration is still in
+        force. A job that started in this period before the switch belongs to neither arm.
 
         Args:
             start_s: Unix time at which the job started.
@@ -135,7 +137,7 @@ class DeploymentState:
 
 
 def deployment_of(document: Mapping[str, Any]) -> DeploymentState:
-    """Return the state for a JSON object of `DeploymentState.document`.
+    """Build the state of a deployment from the JSON object of `DeploymentState.document`.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: the object describes no state.

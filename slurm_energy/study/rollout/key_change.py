@@ -126,7 +126,7 @@ def undone_text(
 
 
 def _restored(text: str, change: KeyChange, original: str, remark: str) -> str:
-    """Return the text of energy.toml in which a key has its original line again.
+    """Return the text of energy.toml after one changed key got back its original line.
 
     If the original text has no such key, the key is removed.
     """
@@ -185,7 +185,11 @@ def _without_own_header(text: str, path: tuple[str, ...], remark: str) -> str:
 
 
 def _without_list_table(text: str, change: KeyChange, remark: str) -> str:
-    """Return the text without the last table `[[path]]` that has the value and the comment of a change."""
+    """Return the text of a TOML file without the `[[path]]` table that a change had added.
+
+    The table is recognised by the value and the comment of the change. If several tables match, the last one
+    is removed. If no table matches, the text is returned unchanged.
+    """
     statements = list(_statements(text))
     starts = [i for i, one in enumerate(statements) if one.is_header] + [len(statements)]
     for first, end in reversed(list(itertools.pairwise(starts))):

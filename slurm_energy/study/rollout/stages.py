@@ -1,6 +1,7 @@
-"""Stages of a deployment, and the keys of energy.toml that put an alternative in force. Pure functions.
+"""Stages of a deployment, and the keys of energy.toml that each stage changes. Pure functions.
 
-The stage `shadow` computes and stores decisions but shows them to no user. The stage `advise` shows the
+A deployment introduces an alternative, which is a combination of energy-saving measures, in four stages. The
+stage `shadow` computes and stores decisions but shows them to no user. The stage `advise` shows the
 decisions. The stage `partition` applies the decisions in some partitions, and the stage `all` in the whole
 scope of the study.
 """
@@ -132,7 +133,10 @@ def _tuning(
 def _priority(
     alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
 ) -> StageKeys:
-    """Return the configuration keys by which a stage of the rollout changes the order of the queue."""
+    """Return the configuration keys that put the new order of the queue into force.
+
+    The keys depend on the stage of the deployment. In early stages, the new order is only computed.
+    """
     own_mode = site.get("priority", {}).get("mode", "off")
     live = own_mode if own_mode in ("plugin", "portable") else "portable"
     if not stage.applies and own_mode == live:
@@ -205,7 +209,9 @@ _LEVERS: Final = {
 
 
 def check_order(before: DeploymentStage | None, stage: DeploymentStage, *, skip: bool) -> None:
-    """Refuse a stage if an earlier stage was skipped.
+    """Refuse a stage of a deployment if an earlier stage was skipped.
+
+    The stages are `shadow`, `advise`, `partition` and `all`, in this order.
 
     Args:
         before: stage in force; None means that no stage is in force.

@@ -1,4 +1,7 @@
-"""Means of KPIs over days with a weekly pattern, and their confidence intervals. Pure functions."""
+"""Means of key performance indicators (KPIs) over days that follow a weekly pattern.
+
+The module also computes confidence intervals of the means. All functions are pure.
+"""
 
 from __future__ import annotations
 

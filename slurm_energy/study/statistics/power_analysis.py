@@ -51,14 +51,16 @@ class DayVariation:
 
 
 def day_variation(period: StudyPeriod, kpi: str, design: AssignmentDesign) -> DayVariation:
-    """Return how much a KPI varies from day to day in the baseline.
+    """Return how much a KPI varies from day to day in the baseline of a study.
 
-    A later validation would find this variation. It determines how small an effect the study can detect.
+    The variation determines how small an effect the study can detect. It is computed in the same way as in
+    the later validation of a deployment.
 
     Args:
         period: measured period of the step `baseline`.
         kpi: name of the KPI.
-        design: `SWITCHBACK`, in which the washout at the start of each day does not count, or `NONE`.
+        design: `SWITCHBACK` or `NONE`. In a switchback, a change is switched on and off on random days, and
+            the first hours of each day (the washout) do not count.
     """
     data = ExperimentData(period.jobs, period.days, period.days.count, period.energy, period.prices)
     periods = EffectPeriods(data, ArmAssignment(design, -1), washout_seconds(period.jobs))

@@ -19,9 +19,11 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
-    """How a batch of training samples is split into tasks.
+    """Division of a batch of training samples into tasks.
 
-    It is given by the number of chunks, and the number of feature groups in each stage of a chunk.
+    Attributes:
+        chunks: number of chunks into which the samples are divided.
+        groups: number of feature groups into which each stage of a chunk is divided.
     """
 
     chunks: int
@@ -75,14 +77,11 @@ class GranularityTuner:
             self.choice = self._trials[0].split
 
     def next_trial(self) -> tuple[BatchSplit, int]:
-        """Return the next way to split a batch into tasks that must be measured.
-
-        The second value is the number of batches to measure with this split.
-        """
+        """Return the next split of a batch into tasks, and the number of batches to measure with it."""
         return self._trials[self._position].split, self._batches
 
     def record(self, wall_s: float, cpu_s: float, task_s: float, tasks: int, batches: int) -> None:
-        """Add a measurement of the batch split that `next_trial` has returned.
+        """Add a measurement of the way to split a batch into tasks that `next_trial` has returned.
 
         Args:
             wall_s: elapsed seconds of the measured batches.

@@ -1,6 +1,6 @@
-"""Layers of networks for the task-graph trainer.
+"""Layers of neural networks for the task-graph trainer.
 
-Their arguments and their meaning are those of the layers in `torch.nn`.
+The arguments of each layer have the same meaning as in `torch.nn`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _count(value: int, name: str) -> None:
 
 
 class Layer:
-    """Base of all layers."""
+    """Base class of all layers of a neural network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Conv2d(Layer):
 
     @property
     def paddings(self) -> Pair:
-        """Rows and columns of zeros on each side."""
+        """Numbers of rows and of columns of zeros that are added on each side of the input."""
         return _pair(self.padding, "padding", 0)
 
 

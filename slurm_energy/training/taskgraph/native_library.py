@@ -81,7 +81,9 @@ def _cache_folder() -> Path:
 
 
 def _require_own_folder(folder: Path) -> None:
-    """Create the cache directory, in which no other user may exchange the library.
+    """Create the cache directory for the compiled library. Refuse one that other users can write to.
+
+    Otherwise another user could replace the library.
 
     Raises:
         UnavailableError: other users can write there.
@@ -118,7 +120,6 @@ def build_library(distributed: bool = False) -> Path:
 
     Args:
         distributed: whether the library uses StarPU-MPI.
-
 
     Raises:
         UnavailableError: the compiler or a library is missing, the compilation failed, or other users can

@@ -39,7 +39,10 @@ class ClockOffset:
 
     @property
     def error_s(self) -> float | None:
-        """Maximum error of the estimate in seconds; None without a round trip."""
+        """Maximum error of the estimated difference of the clocks in seconds.
+
+        The value is None if no message has made a round trip yet.
+        """
         return min(self._samples)[0] / 2 if self._samples else None
 
     def to_local(self, controller_s: float) -> float | None:

@@ -55,13 +55,16 @@ SearchFactory = Callable[[Mapping[str, NodeOffer], frozenset[str]], GroupSearch]
 
 @dataclass(frozen=True, slots=True)
 class GroupTimes:
-    """Times in seconds for the change of the operating point and for the polls of the agents.
+    """Times in seconds for changes of the operating point of all nodes of a job.
+
+    A coordinator announces a change to the agents of the nodes. Shortly before the change it decides whether
+    the change takes place. Each agent asks (polls) the coordinator periodically.
 
     Attributes:
         lead_s: time from the announcement of a change to the change.
-        guard_s: the coordinator decides on a change at most this time before the change.
-        last_call_s: minimum time before the change at which the coordinator may still decide. A change
-            without a decision is postponed.
+        guard_s: time before the change from which the coordinator may decide.
+        last_call_s: time before the change until which the coordinator may decide. A change without a
+            decision is postponed.
         contact_s: maximum age of an agent's last poll while the agent counts as in contact.
         confirm_s: time after the change within which every agent must report the new point.
         missing_s: age of an agent's last poll from which the agent counts as missing. The operating point of
@@ -160,7 +163,7 @@ class GroupCoordinator:
 
     @property
     def last_poll_s(self) -> float:
-        """Time of the latest request (poll) by any agent; minus infinity if there was none."""
+        """Time of the latest poll (request of an agent); minus infinity if there was none."""
         return max((member.polled_s for member in self._members.values()), default=-math.inf)
 
     @property
@@ -189,7 +192,7 @@ class GroupCoordinator:
         return self._decision(member, now_s)
 
     def _adopt(self, poll: GroupPoll) -> None:
-        """Adopt the operating point that is in force on the nodes of the job.
+        """Adopt the operating point (set of hardware settings) that is in force on the nodes of the job.
 
         This is necessary, for example, after a restart of the controller, which has lost its state.
         """

@@ -20,7 +20,7 @@ PINNED = "pinned"
 
 
 class ConstantSearch:
-    """A search that requests the same operating point for the whole job.
+    """A search that requests the same operating point (set of hardware settings) for the whole job.
 
     Args:
         point: operating point that the search requests.
@@ -34,7 +34,7 @@ class ConstantSearch:
         self.requested, self._source = point, source
 
     def observe(self, window: ProgressWindow) -> None:
-        """Ignore the measurement window, because the operating point of this search is constant."""
+        """Ignore the measurement window, because this search never changes the operating point."""
 
     def summary(self) -> dict[str, Any]:
         """Return the result in the form of the job record's key `tuning`."""
@@ -44,12 +44,13 @@ class ConstantSearch:
 def create_joint_search(
     offers: Mapping[str, NodeOffer], refused: frozenset[str], objective: Objective, max_probes: int
 ) -> GroupSearch:
-    """Return the search for a job on several nodes.
+    """Return the search for the best operating point of a job on several nodes.
 
-    A job stays untuned if its nodes have no operating point in common, or if numpy is not installed.
+    An operating point is a set of hardware settings. A job stays untuned if its nodes have no operating
+    point in common, or if numpy is not installed.
 
     Args:
-        offers: for each node, the points that the node can have.
+        offers: for each node, the operating points that the node can have.
         refused: names of the fields of `OperatingPoint` that have no effect on at least one node.
         objective: objective of the job.
         max_probes: maximum number of points that the search tries in each phase of the job.

@@ -32,18 +32,20 @@ class PointChange:
 
 
 class GroupMember:
-    """State of one node in a tuning group. Local times are seconds since boot on the node.
+    """State of one node of a job on several nodes, whose operating points are tuned together.
 
-    Without contact to the coordinator the node keeps its point. If the contact is lost shortly before a
-    change, the node does not make the change. If the contact is lost shortly after a change, the node undoes
-    the change. In both cases, the coordinator makes the other nodes undo the change too.
+    A coordinator tells the nodes when to change to which operating point. The node asks the coordinator
+    periodically (polls it). Without contact to the coordinator the node keeps its operating point. If the
+    contact is lost shortly before a change, the node does not make the change. If the contact is lost
+    shortly after a change, the node undoes the change. In both cases, the coordinator makes the other nodes
+    undo the change too. Local times are seconds since boot on the node.
 
     Attributes:
         epoch: number of the last change that the node has applied; -1 means unknown.
         point: operating point in force; None means unknown.
         phase: current phase of the group's search.
         summary: result of the search, in the form of the job record's key `tuning`.
-        needs_offer: whether the next poll must contain the node's offer.
+        needs_offer: whether the next poll must list the operating points that the node supports.
         poll_s: seconds until the next poll.
     """
 
@@ -128,7 +130,7 @@ class GroupMember:
         return None
 
     def applied(self, change: PointChange, now_s: float) -> None:
-        """Record that the node has applied a change at the local time `now_s`."""
+        """Record that the node has applied a change of the operating point at the local time `now_s`."""
         self._undo_at_s = math.inf
         if change == self._next and self.point is not None:
             self._before, self._undo_at_s = PointChange(self.epoch, self.point), now_s + _CONFIRM_S

@@ -89,7 +89,7 @@ class GroupPoll:
 
     @classmethod
     def from_json(cls, data: Any) -> GroupPoll:
-        """Build a poll from a dict that `to_json` returned.
+        """Build an agent's request to the coordinator (poll) from a dict that `to_json` returned.
 
         Raises:
             UsageError: a key is unknown or missing, or a value is out of range.

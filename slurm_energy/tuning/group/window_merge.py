@@ -1,4 +1,7 @@
-"""Merging of measurement windows of all nodes of a job at the same operating point."""
+"""Merging of the measurements of a job on all its nodes.
+
+The merged measurement windows have the same operating point (settings of the hardware).
+"""
 
 from __future__ import annotations
 

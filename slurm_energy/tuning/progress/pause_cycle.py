@@ -30,10 +30,9 @@ Report = tuple[float, float]
 class PauseCycle:
     """Cycle of a program that pauses regularly.
 
-    Between two pauses, the program always does the same number of units of work.
-
-    A measurement over whole cycles contains the same number of pauses wherever the measurement begins. The
-    result of a shorter measurement depends on whether it contains a pause.
+    Between two pauses, the program always does the same number of units of work. Speed must therefore be
+    measured over whole cycles. A measurement over whole cycles contains the same number of pauses, wherever
+    it begins. A shorter measurement may or may not contain a pause.
 
     Attributes:
         units: units of work between two pauses.
@@ -48,7 +47,9 @@ class PauseCycle:
     pause_error_s: float
 
     def relative_error(self, active_error: float, cycles: int) -> float:
-        """Return the relative standard error of the speed over whole cycles.
+        """Return the relative standard error of a speed that is measured over whole pause cycles.
+
+        A cycle consists of a time of work and a regular pause, for example for a checkpoint.
 
         Args:
             active_error: relative standard error of the speed without pauses.
@@ -133,10 +134,10 @@ def _pauses(per_unit: Sequence[float]) -> list[int]:
 
 
 def _pause_s(intervals: Sequence[tuple[float, float]], number: int) -> float:
-    """Return the length in seconds of a pause in an interval between two reports.
+    """Return the length in seconds of the pause in the interval `number` between two reports.
 
-    The pause is the time that the interval takes beyond its work. The work is assumed to run at the speed of
-    the interval before and the interval after.
+    The pause is the duration of the interval minus the time of the work that was done in it. The time of the
+    work is computed with the speed in the two neighbouring intervals.
     """
     seconds, units = intervals[number]
     beside = [intervals[number - 1], intervals[number + 1]]

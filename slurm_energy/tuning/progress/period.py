@@ -166,13 +166,13 @@ def _flattened(series: Array) -> Array:
 
 
 def _base_lag(correlation: Array, count: int) -> float:
-    """Return the lag, in samples, of the shortest repetition of the series.
+    """Return the lag, in samples, after which the series first repeats.
 
-    The correlation must also be high at multiples of this lag.
+    The series must also repeat after multiples of this lag, which is checked by its correlation.
 
     Raises:
-        _RejectedError: the series does not repeat clearly, has too few samples per period, or
-            stops repeating before its end.
+        _RejectedError: the series does not repeat clearly, has too few samples per period, or stops
+            repeating before its end.
     """
     lag, height = _shortest_repetition(correlation, count / MIN_PERIODS)
     _require(lag >= _MIN_SAMPLES_PER_PERIOD, "too few samples per period")

@@ -70,9 +70,9 @@ def autocorrelation(even: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LocalPeriods:
-    """Lengths of a period in overlapping parts of a power series.
+    """Periods that were measured separately in overlapping parts of a power series.
 
-    The check of a candidate period uses these lengths. Each part contains a few periods.
+    They serve to check a candidate for the period of the whole series. Each part contains a few periods.
 
     Attributes:
         ratios: measured period of each part divided by the candidate; 0 where the series does not repeat.
@@ -86,7 +86,10 @@ class LocalPeriods:
 
     @property
     def median(self) -> float:
-        """Median of the local periods of the power, each divided by the candidate for the period."""
+        """Median of the ratios of the measured periods to the candidate period.
+
+        The period of the power is measured in overlapping parts of the power series.
+        """
         return float(np.median(self.ratios))
 
     @property
@@ -117,7 +120,10 @@ class LocalPeriods:
 
     @property
     def relative_error(self) -> float:
-        """Relative standard error of the median period."""
+        """Relative standard error of the median length of the period.
+
+        The median is taken over the lengths that were measured in overlapping parts of the series.
+        """
         independent = max(1.0, len(self.ratios) / self.periods)
         return math.hypot(1.25 * self._spread / math.sqrt(independent), _MIN_ERROR)
 
@@ -127,9 +133,9 @@ class LocalPeriods:
 
 
 def local_periods(even: Array, lag: float) -> LocalPeriods | None:
-    """Return the period in successive parts of an evenly sampled series.
+    """Return the length of the period in overlapping parts of an evenly sampled series.
 
-    `lag` is the candidate period. There is one part for each period of this length. Return None if the
+    The parts begin one candidate period (`lag`) apart, and each contains a few periods. Return None if the
     series is too short.
     """
     points = _POINTS_PER_PERIOD
@@ -190,12 +196,17 @@ def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
 
 
 def _roughness(flat: Array, turns: Array, part: Array) -> Array:
-    """Return how well each candidate period fits a series; a lower result is a better fit.
+    """Return the roughness of a series for each candidate period; lower means a better fit.
 
-    Each row of phases belongs to one period. The series is folded: its samples are sorted by phase. The
-    result (roughness) is the mean squared difference of samples with neighbouring phases, relative to the
-    variance. Only neighbours in the same part of the series count, because the phase is exact for a few
-    periods only.
+    The samples are sorted by their phase in the candidate period. The roughness is the mean squared
+    difference of samples with neighbouring phases, divided by the variance of the series. The series is
+    divided into parts of a few periods, because the phase is exact only over a few periods. Neighbours from
+    different parts do not count.
+
+    Args:
+        flat: the samples of the series.
+        turns: phase of each sample, with one row per candidate period.
+        part: part of the series to which each sample belongs.
     """
     order = np.argsort(part + turns, axis=1)
     steps = np.diff(flat[order], axis=1)
@@ -261,9 +272,10 @@ def has_fundamental(even: Array, lag: float) -> bool:
 def is_part_of_cycle(even: Array, lag: float) -> bool:
     """Return whether the candidate period of a power series is only a part of a longer step.
 
-    An example is a micro-batch, of which a step has several. The candidate is such a part if the mean or the
-    amplitude of successive periods repeats after several periods. A repetition after more than
-    `_MAX_CYCLE_PERIODS` periods does not count, because it may come from checkpoints.
+    An example is a micro-batch, of which a step has several. To decide this, the function computes the mean
+    and the amplitude of each successive period. If one of them repeats after several periods, the candidate
+    is a part of a longer step. A repetition after more than `_MAX_CYCLE_PERIODS` periods does not count,
+    because it may come from checkpoints.
     """
     points = _CYCLE_POINTS
     fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)
@@ -286,10 +298,11 @@ def _correlation(first: Array, second: Array) -> float:
 
 
 def contains_fast_loop(even: Array, lag: float) -> bool:
-    """Return whether a faster loop, of at most a twelfth of the period `lag`, runs within the period.
+    """Return whether a much shorter period is contained in the period `lag` of a power series.
 
-    In this case, the period is a cycle of many steps, for example from one checkpoint to the next.
-    A single step has fewer than twelve micro-batches.
+    The shorter period is at most a twelfth of `lag`. If there is one, `lag` is a cycle of many training
+    steps, for example from one checkpoint to the next. A single step contains no such period, because it has
+    fewer than twelve micro-batches.
     """
     if lag < _LONG_PERIOD:
         return False
@@ -325,8 +338,8 @@ def _without_period(even: Array, lag: float) -> Array:
 def is_alias(positions: Array, flat: Array, lag: float) -> bool:
     """Return whether a candidate period may be an artefact of the sampling (an alias).
 
-    This is so if a frequency above the sampling rate explains the series about as well as the candidate. The
-    samples are irregular in time.
+    The candidate may be an alias if a frequency above the sampling rate explains the series about as well as
+    the candidate. The samples are irregular in time.
 
     Args:
         positions: sample times in units of the mean interval.
@@ -342,7 +355,10 @@ def is_alias(positions: Array, flat: Array, lag: float) -> bool:
 
 
 def _power(positions: Array, flat: Array, frequency: float, lag: float) -> float:
-    """Return the power of a sinusoid in the series, summed over parts of eight periods."""
+    """Return how much power a sinusoid of the given frequency has in the series.
+
+    The series is divided into parts of eight periods, and the power is summed over the parts.
+    """
     part = np.floor(positions / (_PART_PERIODS * lag)).astype(int)
     best = 0.0
     for detune in (-0.5, 0.0, 0.5):
@@ -352,9 +368,10 @@ def _power(positions: Array, flat: Array, frequency: float, lag: float) -> float
 
 
 def _part_power(part: Array, waves: Array) -> float:
-    """Return the power of a sinusoid in a series, computed in parts of the series.
+    """Return the power of a sinusoid in a series of values that is divided into parts.
 
-    The complex amplitudes `waves` are summed within each part. The result is the sum of the squared
-    magnitudes of these sums.
+    The function sums the complex amplitudes `waves` within each part, and takes the squared magnitude of
+    each sum. The result is the sum of the squared magnitudes. `part` is the number of the part to which each
+    amplitude belongs.
     """
     return float(np.sum(np.bincount(part, waves.real) ** 2 + np.bincount(part, waves.imag) ** 2))

@@ -64,9 +64,11 @@ class ProxyValidation:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether several measurement windows confirm that the proxy follows the trusted progress rate.
+        """Whether the measurement windows confirm that the proxy follows the job's progress.
 
-        At least three windows are needed, and the speeds of two of them must differ clearly.
+        A proxy is a substitute for the progress rate, such as the rate of retired instructions. It is
+        compared with a trusted progress rate. At least three windows are needed, and the speeds of two of
+        them must differ clearly.
         """
         enough = len(self._ratios) >= _MIN_WINDOWS and _spread(self._speeds) >= _MIN_SPEED_SPREAD
         return enough and not self.is_refuted

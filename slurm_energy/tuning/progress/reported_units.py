@@ -49,7 +49,7 @@ class ReportedUnits:
         self._cycle: tuple[str, float, PauseCycle | None] = ("", -math.inf, None)
 
     def __bool__(self) -> bool:
-        """Return whether any process has reported."""
+        """Return whether any process has reported its progress."""
         return bool(self._reports)
 
     @property
@@ -88,9 +88,9 @@ class ReportedUnits:
     def rate(self, start_s: float, end_s: float) -> Progress | None:
         """Return the rate of the slowest process in units of work per second, over a time window.
 
-        A process without two reports in the window is left out: either the process has ended, or one of its
-        units takes longer than the window. If the slowest process pauses regularly, its rate is the mean
-        over whole pause cycles.
+        A process with fewer than two reports in the window is left out: either the process has ended, or one
+        of its units takes longer than the window. If the slowest process pauses regularly, its rate is the
+        mean over whole pause cycles (times from one pause to the next).
 
         The result is None if no process has two reports, or if the window is shorter than a pause cycle.
         """
@@ -201,10 +201,11 @@ class ReportedUnits:
 def _rate_of(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of one process between its first and its last report in a measurement window.
+    """Return the rate of work of one process between two of its reports in a measurement window.
 
-    Both reports are at the end of a unit, so that no partial unit counts. Intervals in which a unit took more
-    than three times the median are pauses, unless they are frequent.
+    The reports are the first and the last one in the window. Each is sent at the end of a unit of work, so
+    that no partial unit counts. Intervals in which a unit took more than three times the median are pauses,
+    unless they are frequent.
     """
     steps = _steps(reports, start_s, end_s)
     if len(steps) < 2:
@@ -284,14 +285,16 @@ def _steps(
 def _slow_rate(
     reports: collections.deque[tuple[float, float]], since_s: float, now_s: float, latency_s: float
 ) -> Progress | None:
-    """Return the rate of a process if its last units took clearly longer than earlier units, else None.
+    """Return the progress rate of a process if its last units of work were clearly slow, else None.
+
+    Slow means longer than the earlier units.
 
     Args:
         reports: reports of the process.
         since_s: time since which the conditions of the process have not changed.
         now_s: current time.
-        latency_s: maximum time until a report arrives. Without this allowance, a unit that has just been
-            completed after a pause would look like a second slow unit.
+        latency_s: maximum time until a report arrives. A unit that is still running is only counted as slow
+            after this additional time.
     """
     steps = _steps(reports, since_s, now_s, _USUAL_INTERVALS + 3)
     lengths = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps)]

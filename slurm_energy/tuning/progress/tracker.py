@@ -65,7 +65,7 @@ class ProgressTracker:
 
     @property
     def source(self) -> ProgressSource:
-        """Source of the latest rate; NONE before the first rate."""
+        """Source of the job's latest progress rate, for example its reports; NONE before the first rate."""
         return self._source
 
     @property
@@ -95,7 +95,7 @@ class ProgressTracker:
 
     @property
     def may_become_cycle(self) -> bool:
-        """Whether the job has paused and it is still open whether it pauses regularly.
+        """Whether the job has paused and it is not known yet whether the pauses are regular.
 
         The result can only be true for a job that reports its progress.
         """

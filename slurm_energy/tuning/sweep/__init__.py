@@ -1,1 +1,4 @@
-"""Sweeps: the points of a design, the metrics of results, and the selection of points to repeat."""
+"""Sweeps: runs of a program at many combinations (points) of settings.
+
+The package creates the points, computes the metrics of the results, and selects the points to repeat.
+"""

@@ -1,4 +1,8 @@
-"""Selection of the points of a sweep for which further repetitions are not worthwhile."""
+"""Selection of the points of a sweep that need no further repetitions.
+
+A point is a combination of settings that the sweep measures. A point needs no further repetitions if another
+point is faster and needs less energy, and both differences exceed the noise.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ def relative_noise(quantities: Sequence[tuple[int, Quantity]]) -> float:
     """Return the relative standard deviation of a single run, estimated from all points of a sweep.
 
     Args:
-        quantities: for each point the number of runs, and the mean and deviation over the runs.
+        quantities: for each point, the number of runs, and the mean and the standard deviation of the
+            measured quantity over these runs.
     """
     squares = freedom = 0.0
     for runs, quantity in quantities:
@@ -59,7 +64,10 @@ def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
 
 
 class _Front:
-    """Index of the points of a sweep, which finds the minimum energy below a given time quickly."""
+    """Index of the points of a sweep by time and energy.
+
+    The index quickly finds the minimum energy among the points that are faster than a given time.
+    """
 
     def __init__(self, points: Sequence[PointSummary]) -> None:
         ordered = sorted((point.time_s.mean, point.energy_joules.mean) for point in points)

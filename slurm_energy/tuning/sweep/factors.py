@@ -80,7 +80,10 @@ def option_of(name: str) -> str | None:
 
 
 def variable_of(name: str) -> str | None:
-    """Return the environment variable that a factor sets; None for an sbatch option."""
+    """Return the environment variable that a factor of a sweep sets; None for an sbatch option.
+
+    A factor is a quantity that the sweep varies.
+    """
     if name.startswith("env."):
         return name.removeprefix("env.")
     return _PROGRAM_VARIABLES.get(name)
@@ -91,8 +94,9 @@ def parse_factor(name: str, text: str) -> Factor:
 
     Args:
         name: name of the factor.
-        text: values separated by commas, `100,150,200`, and ranges `FIRST..LAST:STEP`. LAST is included if it
-            is a whole number of steps away. `none` is the value at which a knob keeps its setting.
+        text: values separated by commas, `100,150,200`, and ranges `FIRST..LAST:STEP`. LAST is part of the
+            range if its distance from FIRST is a multiple of STEP. The value `none` means that the setting
+            is left unchanged.
 
     Raises:
         UsageError: the factor is unknown, a value is invalid, or there are too many values.

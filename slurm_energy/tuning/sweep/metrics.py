@@ -153,7 +153,10 @@ def energy_delay_sum(time_ratio: float, energy_ratio: float, factor: float) -> f
 
 
 def gains(point: PointSummary, reference: PointSummary) -> PointGains:
-    """Return the metrics of a point relative to the reference of the sweep."""
+    """Return how much a point of a sweep is better or worse than the sweep's reference, by metric.
+
+    A point is a combination of settings.
+    """
     time_ratio = point.time_s.mean / reference.time_s.mean
     energy_ratio = point.energy_joules.mean / reference.energy_joules.mean
     return PointGains(
@@ -167,10 +170,10 @@ def gains(point: PointSummary, reference: PointSummary) -> PointGains:
 def gain_half_width(point: PointSummary, reference: PointSummary, name: str) -> float | None:
     """Return the half-width of the 95 % confidence interval of a gain, in percentage points.
 
-    A gain compares a point (one combination of settings in a sweep) with the reference point. It is
-    linearised at the means of both points. The relative deviations of the time and the energy of each run
-    are weighted with the derivatives of the metric and added. A run that is slow and needs much energy is
-    therefore one deviation, not two independent deviations.
+    A gain compares a point (one combination of settings in a sweep) with the reference point. The gain is
+    approximated as a linear function of time and energy around the means of both points. For each run, the
+    relative deviations of time and energy are multiplied by the slopes of this function and added. A run
+    that is slow and therefore needs much energy thus counts as one deviation, not as two independent ones.
 
     Args:
         point: summary of the point.

@@ -69,7 +69,7 @@ class SweepPreset:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Names of the values in the preset of a sweep that a user can replace."""
+        """Names of the quantities (choices) of this preset whose values a user can replace."""
         return (*self.counts, *self.words)
 
     def with_values(self, name: str, text: str) -> SweepPreset:

@@ -53,14 +53,14 @@ class PointResult:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """Result of a sweep.
+    """Result of a sweep, which measures a job at several points (combinations of settings).
 
     Attributes:
         name: name of the sweep.
         points: results of the points. The first point is the reference.
         best: index of the best point by metric of `metrics.METRICS`; empty without measurements.
         front: indices of the points of the Pareto front, by increasing time.
-        qualities: quality marks that occur in the energy figures.
+        qualities: the different qualities of the energy figures, such as measured or modelled.
         unmeasured: types of components whose energy is missing in the figures of at least one run.
         is_complete: whether all runs are done.
     """
@@ -75,12 +75,16 @@ class SweepResult:
 
     @property
     def reference(self) -> PointResult:
-        """Result at the reference point."""
+        """Result at the reference point, which is the first combination of settings of the sweep."""
         return self.points[0]
 
     @property
     def is_successful(self) -> bool:
-        """Whether all runs are done, the reference point is measured, and no other point has failed."""
+        """Whether the sweep has measured all settings that it should measure.
+
+        This is true if all runs are done, the reference settings are measured, and no other settings have
+        failed.
+        """
         failed = any(point.is_failed for point in self.points)
         return self.is_complete and self.reference.summary is not None and not failed
 
@@ -203,7 +207,7 @@ def _figures(result: PointResult) -> dict[str, Any]:
 
 
 def gain_key(metric: str) -> str:
-    """Return the key under which a row of a sweep's result has the gain in a metric."""
+    """Return the key that contains the gain in a metric, in each row of a sweep's result."""
     name = metric.replace(".", "_")
     return f"{name}_percent" if metric == "gain_minus_loss" else f"{name}_gain_percent"
 

@@ -1,4 +1,8 @@
-"""Runs of a sweep: one job per point and repetition, and the order in which they are submitted."""
+"""The runs of a sweep, which measures a job at several points (combinations of settings).
+
+Each run is a job for one point and one repetition. The module determines the order in which the runs are
+submitted.
+"""
 
 from __future__ import annotations
 
