@@ -328,8 +328,9 @@ def _model_state(model: NodeModel, packages: int, gpus: int) -> Message:
             {
                 "graphics_clock_mhz": state.graphics_clock_mhz,
                 "limit_watts": state.limit_watts,
+                "locked_clocks_mhz": model.gpu_clocks(i),
                 "power_watts": state.power_watts,
             }
-            for state in (model.gpu_state(i) for i in range(gpus))
+            for i, state in ((i, model.gpu_state(i)) for i in range(gpus))
         ],
     }

@@ -1,4 +1,4 @@
-"""All GPUs of a tuned job on four nodes have the same power limit at all times.
+"""All GPUs of a tuned job on four nodes have the same power limit and locked clocks at all times.
 
 This also holds when the agent of a node dies.
 """
@@ -32,35 +32,42 @@ MAX_DIFFERENCE_S = 1.0
 READ_S = 0.05
 
 
-class LimitWatch(ReadingThread[tuple[float, ...]]):
-    """Reads the power limit of every GPU of the lab while a block runs."""
+GpuSetting = tuple[float, tuple[int, ...]]
+"""Power limit in watts, and the locked range of clocks in MHz (empty if the clocks are not locked)."""
+
+
+class SettingWatch(ReadingThread[tuple[GpuSetting, ...]]):
+    """Reads power limit and locked clocks of every GPU of the lab while a block runs."""
 
     def __init__(self, lab: LabDriver) -> None:
         sockets = [lab.layout.emulator_socket(node) for node in lab.nodes]
 
-        def limits() -> tuple[float, ...]:
+        def settings() -> tuple[GpuSetting, ...]:
             gpus = [client.status(socket)["model"]["gpus"] for socket in sockets]
-            return tuple(gpu["limit_watts"] for gpu in itertools.chain.from_iterable(gpus))
+            return tuple(
+                (gpu["limit_watts"], tuple(gpu["locked_clocks_mhz"] or ()))
+                for gpu in itertools.chain.from_iterable(gpus)
+            )
 
-        super().__init__(limits, READ_S)
+        super().__init__(settings, READ_S)
 
     @property
     def changes(self) -> int:
-        """Number of times that the power limit common to all GPUs has changed."""
-        common = [limits[0] for limits in self.values if len(set(limits)) == 1]
+        """Number of times that the setting common to all GPUs has changed."""
+        common = [settings[0] for settings in self.values if len(set(settings)) == 1]
         return sum(one != other for one, other in itertools.pairwise(common))
 
     @property
     def longest_difference_s(self) -> float:
-        """Longest time, in seconds, for which the nodes of a job may have had different limits.
+        """Longest time, in seconds, for which the nodes of a job may have had different settings.
 
-        The time is counted from the last reading with equal limits before the difference to the first
-        reading with equal limits after it.
+        The time is counted from the last reading with equal settings before the difference to the first
+        reading with equal settings after it.
         """
         longest, equal_s = 0.0, self.readings[0][0]
         different = False
-        for time_s, limits in self.readings:
-            if len(set(limits)) > 1:
+        for time_s, settings in self.readings:
+            if len(set(settings)) > 1:
                 different = True
                 longest = max(longest, time_s - equal_s)
             else:
@@ -76,13 +83,13 @@ class LimitWatch(ReadingThread[tuple[float, ...]]):
             time.sleep(0.2)
 
 
-def test_all_gpus_have_one_limit_while_an_agent_dies(lab: LabDriver) -> None:
+def test_all_gpus_have_one_setting_while_an_agent_dies(lab: LabDriver) -> None:
     before = {node: judges.settings(lab, node) for node in lab.nodes}
     job = lab.sbatch(
         "srun senergy lab run triad --gpu --seconds 600 --report-progress",
         *("-N4", "--ntasks-per-node=1", "--exclusive", "--gpus-per-node=4", "--energy-policy=edp"),
     )
-    with LimitWatch(lab) as watch:
+    with SettingWatch(lab) as watch:
         watch.wait_for(changes=1)
         os.kill(lab.pid("senergyd", "n3"), signal.SIGKILL)
         time.sleep(8)  # longer than the time after which an agent counts as missing
