@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -175,6 +176,13 @@ def test_history_is_plotted(
     assert controller.asked == [("/v1/budget/history", query)]
     assert main(["budget", "history", *window, "--changes"]) == 0
     assert capsys.readouterr().out.startswith("Changes\n2026-11-18T11:05:40 alice site: 250000 W until")
+
+
+def test_history_until_now_includes_the_current_second(controller: fake_controller.FakeController) -> None:
+    begin_s = time.time()
+    assert main(["budget", "history", "site", "--json"]) == 0
+    ((_, query),) = controller.asked
+    assert float(query["end_unix_s"]) >= begin_s - 0.001
 
 
 def test_history_is_written_as_page_and_plot(
