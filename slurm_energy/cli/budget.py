@@ -238,7 +238,7 @@ def _history(args: argparse.Namespace) -> None:
     now = datetime.now()
     begin, end = parse_time(args.starttime, now, "-S"), parse_time(args.endtime, now, "-E")
     if args.endtime == "now":
-        end = now.timestamp()  # parse_time drops the fraction, and a change of the last second would be missing
+        end = now.timestamp()  # parse_time truncates, so that the last changes would be missing
     if end <= begin:
         raise UsageError("-E", "is not after -S", "give other times")
     if not 1 <= args.points <= budget_requests.MAX_POINTS:
