@@ -1,4 +1,4 @@
-"""Programs of the benchmark diagnosis_loop_programs.py, in two sets (halves).
+"""Programs of the benchmark diagnosis_loop_programs.py, in sets of parameters (halves).
 
 The sets differ in model, batch size and the strength of the known (planted) cause of lost time.
 """
@@ -133,7 +133,7 @@ HALVES = {
         exchange="--model perceptron --width 1100 --batch 10",
     ),
 }
-"""Rules and programs were changed on half G, and one rule on half K after its first run. Halves H, K and L
+"""Rules and programs were changed on half G, and one rule on half K after two runs of it. Halves H, K and L
 were defined before their first run.
 """
 

@@ -9,8 +9,8 @@ one worker at a time prepare a sample. In the second one, a checkpoint holds all
 checkpoint.
 
 The benchmark prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=...
-target=>=0.8` and `CLAIM program_loop_undone_H ratio=... target=>=1`. H is the half (one of two sets of
-programs) that was run. The benchmark needs root, and PyTorch for this interpreter or for /usr/bin/python3
+target=>=0.8` and `CLAIM program_loop_undone_H ratio=... target=>=1`. H is the half (set of
+parameters) that was run. The benchmark needs root, and PyTorch for this interpreter or for /usr/bin/python3
 (Debian: python3-torch).
 """
 

@@ -21,17 +21,16 @@ from typing import Final
 _SEGMENT_LINE: Final = 6
 """Index of the line of postmaster.pid that holds the key and the id of the shared memory segment."""
 _REMOVAL_TIMEOUT_S: Final = 30.0
+_KILL_TIMEOUT_S: Final = 10.0
 
 
 def clean(directory: Path) -> None:
-    """Kill the server of this directory and remove the directory.
-
-    PostgreSQL's worker processes end shortly after their killed server and may still write a file.
-    """
+    """Kill the server of this directory with its worker processes, and remove the directory."""
     with contextlib.suppress(OSError, ValueError):
         pid = int((directory / "server.pid").read_text())
         if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
+    kill_processes_in(directory / "data")
     remove_shared_memory(directory / "data")
     deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
     while directory.exists() and time.monotonic() < deadline:
@@ -43,10 +42,12 @@ def kill_processes_in(directory: Path) -> None:
     """Kill the processes whose current directory is `directory`, and wait until they have ended.
 
     After its postmaster was killed, a PostgreSQL backend that is busy lives on for a while, and no new server
-    starts meanwhile.
+    starts meanwhile. The wait is bounded: the start of the next server reports what is left.
     """
-    resolved = directory.resolve()
+    resolved, deadline = directory.resolve(), time.monotonic() + _KILL_TIMEOUT_S
     while members := [entry for entry in Path("/proc").glob("[0-9]*/cwd") if _leads_to(entry, resolved)]:
+        if time.monotonic() > deadline:
+            return
         for entry in members:
             with contextlib.suppress(OSError):
                 os.kill(int(entry.parent.name), signal.SIGKILL)

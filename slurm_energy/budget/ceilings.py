@@ -177,11 +177,11 @@ class CeilingCommitment:
     def report(self, poll: NodePoll) -> None:
         """Process a poll of a node: update which power limits (ceilings) the node may have.
 
-        A poll contains the number of the last decision that the node has received. It confirms this
-        decision, which replaces all decisions with lower numbers. Decisions with higher numbers continue to
-        count, because the node may still apply them. A poll from before a reboot of the node is ignored. A
-        poll with a lower number than an earlier poll may be delayed. It does not lower the limits that the
-        node may have.
+        A poll contains the number of the last decision that the node has applied and read back. The poll
+        confirms this decision, which replaces all decisions with lower numbers. Decisions with higher
+        numbers continue to count, because the node may still apply them. A poll from before a reboot of the
+        node is ignored. A poll with a lower number than an earlier poll may be delayed. It does not lower
+        the limits that the node may have.
         """
         self.register(poll.node, {d.name: d.max_watts for d in poll.devices if d.max_watts is not None})
         state = self._nodes[poll.node]

@@ -6,8 +6,8 @@ price rises through this interval, the limit of the group falls through the segm
 all groups, the groups have the limits that the policy considers fair or best. The prices of all policies
 have three tiers:
 
-- -1 to 0: the limit falls to the expected power of the device, which takes no power from the
-job;
+- -1 to 0: the limit falls to the expected power of the device, which takes no power
+  from the job;
 - 0 to 1: the limit falls further to the lowest limit that keeps the job's slowdown limit;
 - 1 to 2: the limit falls further to the floor, the minimum limit that a budget may set.
 """

@@ -237,7 +237,7 @@ def _history(args: argparse.Namespace) -> None:
 
     now = datetime.now()
     begin, end = parse_time(args.starttime, now, "-S"), parse_time(args.endtime, now, "-E")
-    if args.endtime == "now":
+    if args.endtime.lower() == "now":
         end = now.timestamp()  # parse_time truncates, so that the last changes would be missing
     if end <= begin:
         raise UsageError("-E", "is not after -S", "give other times")

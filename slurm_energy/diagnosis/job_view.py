@@ -184,7 +184,7 @@ class JobView:
         return mean_of([value for value in medians if value is not None])
 
     def window_mean(self, series: ObservedSeries) -> float | None:
-        """Return the mean of a series over the time from the first to the last activity of the GPUs.
+        """Return the mean of a series over the time in which the job was active (`active_window`).
 
         The result is None if it is unknown.
         """
@@ -215,9 +215,10 @@ class JobView:
 
     @property
     def active_s(self) -> float:
-        """Seconds from the first to the last activity of the job's hardware (active window).
+        """Seconds from the first to the last activity of the job (active window).
 
-        If there is no active window, the value is the duration of the job.
+        The activity is that of the steps that the job reports, or else that of its GPUs. If there is no
+        active window, the value is the duration of the job.
         """
         window = self.active_window
         return min(self.elapsed_s, window[1] - window[0]) if window else self.elapsed_s

@@ -318,8 +318,9 @@ def _filled(
 def _deadlines(order: Sequence[int], costs: Sequence[RankCost], total: int) -> Iterator[float]:
     """Yield times to try as the end of the slowest rank in a training step (deadlines).
 
-    The function is a part of the search for the division of the samples among the ranks. With an earlier
-    deadline, fast ranks must process more samples. The energy of a step is a convex and piecewise linear
+    The function is a part of the search for the division of the samples among the ranks. Ranks
+    get samples in `order`, each as many as it can process before the deadline. With an earlier deadline,
+    more samples go to the later ranks in `order`. The energy of a step is a convex and piecewise linear
     function of the deadline. Its slope changes only at deadlines at which the first j ranks in `order` can
     just process all samples. Between two of these deadlines, the product of energy and time is a parabola.
     The deadlines on a grid between them include a point near the vertex of the parabola.

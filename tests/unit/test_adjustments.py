@@ -155,6 +155,9 @@ def test_saving_much_smaller_than_predicted_is_kept_only_after_three_runs():
     less = run(850.0, 8.5e5)
     assert verdict([run(), run()], 2 * [less]) is TrialVerdict.UNDECIDED
     assert verdict([run(), run()], 3 * [less]) is TrialVerdict.KEPT
+    # The time fell beyond its noise; the larger fall of the energy is within its noise and does not count.
+    before = [run(1000.0, 7e5), run(1000.0, 1.3e6)]
+    assert verdict(before, [run(850.0, 6.5e5)]) is TrialVerdict.UNDECIDED
     predicted = AdjustmentProposal("data-stall-cpu", PROPOSAL.adjustments, 0.8, 0.8, "steps")
     assert verdict([run(), run()], [less], predicted) is TrialVerdict.KEPT
     assert verdict([run(), run()], [less, run(), run(1150.0, 1.15e6)]) is TrialVerdict.UNDONE
@@ -199,9 +202,14 @@ def test_delay_by_other_work_on_the_nodes_is_left_out():
 def test_delays_by_other_work_raise_the_assumed_noise():
     after = run(750.0, 7.5e5)
     assert verdict([run()], [after]) is TrialVerdict.KEPT
-    delay = {"contended_s": 2000.0, "contended_joules": 2e6}
-    delayed = [
-        replace(one, elapsed_s=one.elapsed_s + 2000.0, energy_joules=one.energy_joules + 2e6, **delay)
+    delayed = [  # half of each run is a delay, so that the corrections do not differ
+        replace(
+            one,
+            elapsed_s=2 * one.elapsed_s,
+            energy_joules=2 * one.energy_joules,
+            contended_s=one.elapsed_s,
+            contended_joules=one.energy_joules,
+        )
         for one in (run(), after)
     ]
     assert verdict(delayed[:1], delayed[1:]) is TrialVerdict.UNDECIDED

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -178,11 +177,18 @@ def test_history_is_plotted(
     assert capsys.readouterr().out.startswith("Changes\n2026-11-18T11:05:40 alice site: 250000 W until")
 
 
-def test_history_until_now_includes_the_current_second(controller: fake_controller.FakeController) -> None:
-    begin_s = time.time()
-    assert main(["budget", "history", "site", "--json"]) == 0
-    ((_, query),) = controller.asked
-    assert float(query["end_unix_s"]) >= begin_s - 0.001
+def test_history_until_now_includes_the_current_second(
+    controller: fake_controller.FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Clock:
+            return cls(2026, 11, 18, 12, 0, 0, 500_000, tz)
+
+    monkeypatch.setattr("slurm_energy.cli.budget.datetime", Clock)
+    for end in ([], ["-E", "NOW"]):
+        assert main(["budget", "history", "site", "--json", *end]) == 0
+    assert [query["end_unix_s"] for _, query in controller.asked] == 2 * ["1795003200.500"]
 
 
 def test_history_is_written_as_page_and_plot(

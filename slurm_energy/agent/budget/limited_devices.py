@@ -32,8 +32,8 @@ class LimitedDevice:
         min_watts, max_watts: range of the power limit; the maximum is the limit without jobs and ceilings.
             None if the device has no power limit that can be set.
         interface: interface through which the power limit is set, for example `powercap`.
-        domains: the devices that are affected when the power limit is written; empty if the device has no
-            power limit that can be set.
+        domains: domains of the power limit, each with a setting of its own (`limit_keys`); empty if the
+            device has no power limit that can be set.
     """
 
     name: str

@@ -214,7 +214,7 @@ class ControllerServer:
     def follow_roles(self, follow: bool) -> None:
         """Set whether user roles in Slurm's database give users rights in senergyctld.
 
-        If `follow` is true, the roles are also read from the database now.
+        The loop that reads the roles is woken, so that a change has an effect soon.
         """
         self.roles.read = read_roles if follow else None
         self.roles.refresh()

@@ -278,8 +278,8 @@ def _decision(
     saves_time = time < -time_error and energy <= energy_error
     ratios = math.exp(time), math.exp(energy) if energies else None
     predicted = _log_gain(proposal)
-    falls_short = -min(time, energy) < _SHORTFALL * predicted and runs < MIN_RUNS_OF_SHORTFALL
-    if (saves_energy or saves_time) and falls_short:
+    saving = max(-energy if saves_energy else 0.0, -time if saves_time else 0.0)
+    if saving > 0 and saving < _SHORTFALL * predicted and runs < MIN_RUNS_OF_SHORTFALL:
         reason = f"saves much less per {unit} than predicted: awaits a further run"
         return TrialDecision(TrialVerdict.UNDECIDED, reason, unit, *ratios, error)
     if saves_energy or saves_time:
