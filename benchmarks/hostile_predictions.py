@@ -1,6 +1,6 @@
 """Run time of an operator's `senergy status` while 24 clients of a user request predictions.
 
-Starts its own munged and senergyctld. The clients are processes of user nobody. Each request
+Starts its own munged and senergyctld. The clients run as an unprivileged user. Each request
 has a body of 1,000 prediction requests and nearly 1 MiB. A client sends the next request as
 soon as the preceding one got any response. Meanwhile root runs the whole command `senergy
 status` repeatedly. Run this benchmark as root.
@@ -143,7 +143,7 @@ def attack(url: str, munge_socket: Path) -> Iterator[Counter[str]]:
 
 
 def ask_without_pause(url: str, munge_socket: Path, body: dict[str, Any], write: int) -> None:
-    """Become user nobody and send requests from several threads until SIGTERM; never returns."""
+    """Become the unprivileged user and send requests from several threads until SIGTERM; never returns."""
     counts: Counter[str] = Counter()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())

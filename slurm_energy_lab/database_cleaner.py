@@ -30,19 +30,30 @@ def clean(directory: Path) -> None:
         pid = int((directory / "server.pid").read_text())
         if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
-    kill_processes_in(directory / "data")
-    remove_shared_memory(directory / "data")
+    remove_remains(directory / "data")
     deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
     while directory.exists() and time.monotonic() < deadline:
         shutil.rmtree(directory, ignore_errors=True)
         time.sleep(0.02)
 
 
-def kill_processes_in(directory: Path) -> None:
+def remove_remains(data: Path) -> None:
+    """Kill the processes and remove the shared memory that a killed PostgreSQL server leaves behind.
+
+    A busy backend runs on after its postmaster was killed, and a new server refuses to start until the
+    backend has ended.
+
+    Args:
+        data: data directory of the server, which is the current directory of its processes.
+    """
+    _kill_processes_in(data)
+    _remove_shared_memory(data)
+
+
+def _kill_processes_in(directory: Path) -> None:
     """Kill the processes whose current directory is `directory`, and wait until they have ended.
 
-    After its postmaster was killed, a PostgreSQL backend that is busy lives on for a while, and no new server
-    starts meanwhile. The wait is bounded: the start of the next server reports what is left.
+    The function waits for at most `_KILL_TIMEOUT_S` seconds.
     """
     resolved, deadline = directory.resolve(), time.monotonic() + _KILL_TIMEOUT_S
     while members := [entry for entry in Path("/proc").glob("[0-9]*/cwd") if _leads_to(entry, resolved)]:
@@ -60,8 +71,7 @@ def _leads_to(link: Path, directory: Path) -> bool:
     return False
 
 
-def remove_shared_memory(data: Path) -> None:
-    """Remove the shared memory segment that a killed PostgreSQL server leaves behind."""
+def _remove_shared_memory(data: Path) -> None:
     with contextlib.suppress(OSError, IndexError):
         segment = (data / "postmaster.pid").read_text().splitlines()[_SEGMENT_LINE].split()[1]
         subprocess.run(["ipcrm", "-m", segment], capture_output=True, check=False)

@@ -24,7 +24,7 @@ import sqlalchemy
 from sqlalchemy import URL
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy_lab.database_cleaner import kill_processes_in, remove_shared_memory
+from slurm_energy_lab.database_cleaner import remove_remains
 
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 60.0
@@ -121,8 +121,7 @@ class DatabaseServer(ABC):
     def kill(self) -> None:
         """Kill the server, as a crash would. The data are kept."""
         self._end(signal.SIGKILL)
-        kill_processes_in(self.data)
-        remove_shared_memory(self.data)
+        remove_remains(self.data)
 
     def close(self) -> None:
         """End the server. The directory is removed if it is a temporary directory.

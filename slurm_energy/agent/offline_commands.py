@@ -66,8 +66,8 @@ def restore(config: Config) -> int:
 def lower_ceilings(config: Config) -> int:
     """Lower the power limits of this node's devices after senergyd has ended.
 
-    Without senergyd, nobody adapts the limits to the power budget. The limits are therefore lowered to the
-    safe limits, which the last decision of the controller contains. The systemd unit calls this function
+    Without senergyd, no process adapts the limits to the power budget. The limits are therefore lowered to
+    the safe limits, which the last decision of the controller contains. The systemd unit calls this function
     whenever senergyd has ended, also after a crash or kill -9.
 
     Return the exit code.

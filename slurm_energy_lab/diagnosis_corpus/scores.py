@@ -1,6 +1,6 @@
 """Evaluation of the diagnosis on synthetic jobs with a planted cause of waste.
 
-The score tells how often the planted cause is the first finding.
+The score is the fraction of jobs whose planted cause is the first finding.
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ def _decision(
     ratios = math.exp(time), math.exp(energy) if energies else None
     predicted = _log_gain(proposal)
     saving = max(-energy if saves_energy else 0.0, -time if saves_time else 0.0)
-    if saving > 0 and saving < _SHORTFALL * predicted and runs < MIN_RUNS_OF_SHORTFALL:
+    if 0 < saving < _SHORTFALL * predicted and runs < MIN_RUNS_OF_SHORTFALL:
         reason = f"saves much less per {unit} than predicted: awaits a further run"
         return TrialDecision(TrialVerdict.UNDECIDED, reason, unit, *ratios, error)
     if saves_energy or saves_time:
