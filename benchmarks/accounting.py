@@ -113,7 +113,15 @@ def measure_acct(place: str, jobs: int) -> tuple[float, float]:
 
 
 def fill_records(place: str, jobs: int, end: int) -> None:
-    """Store a record of each job, as its node would have delivered it."""
+    """Store one energy record per job in the benchmark's database.
+
+    The records are as a node would have delivered them.
+
+    Args:
+        place: location of the database.
+        jobs: number of jobs.
+        end: Unix time at which the last job ends.
+    """
     migrations.prepare(place)
     with connect(place) as connection:
         for first in range(0, jobs, store_rates.BATCH):

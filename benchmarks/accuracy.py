@@ -204,8 +204,9 @@ def claim(row: Row) -> dict[str, Any]:
 def verdict(row: Row, name: str) -> str:
     """Return the measurement error of a component as text for the table.
 
-    `in +29%` means that the value lies between the two bounds of an exact value. The bounds differ by 29 %
-    of the true value.
+    `+2.0%` is the error. The true value is known only as a range. `exact` means that the measured value
+    lies in a narrow range. `in +29%` means that the measured value lies in a range whose width is 29 % of
+    the true value.
     """
     wrong = row.error.get(name)
     if wrong is None:

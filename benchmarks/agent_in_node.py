@@ -59,7 +59,11 @@ def _children(process: subprocess.Popen[bytes]) -> list[int]:
 
 
 def _begin(path: Path, agent: subprocess.Popen[bytes], job: Mapping[str, str]) -> None:
-    """Announce a job as soon as the agent answers."""
+    """Announce a job to senergyd. Wait until senergyd answers.
+
+    Raises:
+        NotMeasuredError: senergyd does not answer in time, or refuses the job.
+    """
     from slurm_energy.errors import UnavailableError
     from slurm_energy.protocol.agent_socket import ask_agent
 

@@ -110,7 +110,7 @@ class TrainingLab:
         """Run a training job to its end.
 
         Args:
-            arguments: further arguments of the example.
+            arguments: further arguments of the training program.
             nodes: nodes of the job.
             act: called with the output file while the job runs; None to only wait.
         """

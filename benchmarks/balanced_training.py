@@ -159,7 +159,7 @@ def run_with_cap(lab: TrainingLab) -> Row:
 
 
 def lost_node(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claim about the number of epochs that a training repeats after it has lost a node."""
+    """Yield the check of a target: how many epochs a training repeats after it has lost a node."""
     row = runs.row("lost node", LINKS, SPEEDS, run_with_loss)
     print(f"lost node: epochs {row['epochs']}, {row['restarts']}", flush=True)
     # The epochs before the last checkpoint are not repeated: at most one epoch line appears twice.

@@ -132,7 +132,11 @@ def _fill_rows(server: DatabaseServer, connection: Connection, state: FillState)
 def _drop_indexes(connection: Connection) -> dict[str, str]:
     """Drop the foreign keys, unique constraints and secondary indexes of two tables.
 
-    The result is the definitions of the unique constraints and of the secondary indexes, by name.
+    The tables are `records` and `jobs`. Filling them is faster without indexes.
+
+    Returns:
+        The SQL definitions of the unique constraints and of the secondary indexes, by name. They allow to
+        create the indexes again.
     """
     definitions = {}
     for table in ("records", "jobs"):

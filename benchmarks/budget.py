@@ -97,16 +97,20 @@ def progress(text: str) -> None:
 
 
 def lab_claims(seeds: int) -> Iterable[Claim]:
-    """Return the checks of the results in the emulated lab, and print the table of the results."""
+    """Evaluate the power budget in the emulated lab, and print the table of the results.
+
+    Return the claims (results that are compared with a target).
+    """
     from budget_lab import evaluation_claims
 
     return evaluation_claims(seeds)
 
 
 def week_claims(args: argparse.Namespace) -> Iterator[Claim]:
-    """Simulate a week under a power budget and yield the claims of the benchmark.
+    """Simulate a week under a power budget, and compare the results with the targets.
 
-    Each simulation runs in its own process, so that its memory use can be measured.
+    Each simulation runs in its own process, so that its memory use can be measured. The function yields
+    each comparison as a claim (a measured ratio with its target).
     """
     for name in ("announced", "signal"):
         progress(f"week: {name} limits, {args.nodes} nodes, {args.days:g} days")
@@ -212,9 +216,10 @@ def cycle_claims(nodes: int) -> Iterator[Claim]:
 
 
 def busy_engine(nodes: int) -> tuple[BudgetEngine, list[NodePoll]]:
-    """Return the budget engine of a cluster with a job on each node, and a poll of each node.
+    """Return an engine of power budgets for a busy cluster, and one report (poll) of each node.
 
-    Every fifth node has four GPUs. The cluster, two partitions and twenty accounts have budgets.
+    Each node runs a job. Every fifth node has four GPUs. The cluster, two partitions and twenty accounts
+    have budgets.
     """
     random = np.random.default_rng(SEED)
     polls, jobs, facts = [], {}, {}
@@ -266,8 +271,10 @@ def busy_engine(nodes: int) -> tuple[BudgetEngine, list[NodePoll]]:
 class UnitPower:
     """Power range of one unit: a node that jobs hold as a whole, or one GPU with its part of a node.
 
-    The values are the lowest power limit, and the power of the unit under the least demanding and under the
-    most demanding job.
+    Attributes:
+        min_watts: lowest power limit of the unit.
+        low_watts: power of the unit under the least demanding job.
+        max_watts: power of the unit under the most demanding job.
     """
 
     min_watts: float

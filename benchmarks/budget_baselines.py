@@ -20,8 +20,8 @@ class NodeRange:
     """Range of the power of a whole node under limits of its devices.
 
     Attributes:
-        min_watts: all devices at their minimum limits.
-        max_watts: all devices at their maximum limits.
+        min_watts: power if all devices are at their minimum limits.
+        max_watts: power if all devices are at their maximum limits.
     """
 
     min_watts: float
@@ -225,9 +225,9 @@ class CrayBalancer:
         return current
 
     def _balance(self, now_s: float, limit_watts: float) -> dict[str, float]:
-        """Return new power caps of all nodes, computed by one step of the algorithm.
+        """Return new power caps of all nodes, computed by one step of the plugin's algorithm.
 
-        The numbers of the steps in the code are those of the plugin whose algorithm is reproduced.
+        The comments in the code number the parts of the algorithm as the plugin does.
         """
         current, old, caps = self._current_watts(), self.caps, {}
         raised = []

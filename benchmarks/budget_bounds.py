@@ -83,8 +83,8 @@ class NodeSetting:
 class ClairvoyantCaps:
     """Ideal reference for methods that keep a power budget: no method can do better.
 
-    It sets the power limits that give the greatest sum of speeds. It has perfect knowledge of the nodes and
-    jobs.
+    The reference has perfect knowledge of the nodes and jobs. It sets the power limits with which the sum
+    of the jobs' speeds is greatest.
 
     Args:
         models: models of the nodes by name.
@@ -101,7 +101,7 @@ class ClairvoyantCaps:
         self._settings: dict[tuple[str, str, tuple[KernelPhase, ...]], list[NodeSetting]] = {}
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return True, because this reference method admits every job."""
+        """Return True: this method of comparison lets every job start."""
         return True
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
@@ -110,7 +110,7 @@ class ClairvoyantCaps:
         self._due_s = float("-inf")
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Record the end of a job; the power is distributed again at the next tick."""
+        """Record the end of a job. The power is distributed again in the next time step."""
         del self._jobs[job.job_id]
         self._due_s = float("-inf")
 
@@ -199,10 +199,12 @@ def _slope(low: NodeSetting, high: NodeSetting) -> float:
 def best_settings(by_node: Mapping[str, Sequence[NodeSetting]], watts: float) -> dict[str, NodeSetting]:
     """Return the power setting of each node that maximises the sum of speeds within a power limit.
 
-    Each node has at least its first setting, even if the sum is then above the limit.
+    Each node gets at least its setting with the lowest power, even if the sum of the powers is then above
+    the limit.
 
     Args:
-        by_node: settings on the concave envelope by node, by ascending power.
+        by_node: possible settings of each node, by ascending power. They lie on the concave envelope of
+            speed over power.
         watts: power for all nodes.
     """
     chosen = {name: settings[0] for name, settings in by_node.items()}

@@ -1,9 +1,10 @@
 """Fast emulated nodes for the benchmark `budget_lab`, which compares power budgets.
 
-The agents of these nodes access the hardware model directly instead of emulated files. They report and act
-as `agent.budget.NodeBudget` does for jobs that use whole nodes. They have no journal and no leases, and no
-faults are emulated. They are six times as fast as the agents of the product. The budget decisions come from
-the code of the product.
+The agents of these nodes access the hardware model directly instead of emulated files. They report
+and act as `agent.budget.NodeBudget` does for jobs that use whole nodes. They are six times as fast as
+the agents of the product, because some parts are missing: the journal of original settings, the time
+limit of decisions (lease), and emulated faults. The budget decisions come from the code of the
+product.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class DirectDevice:
 
 
 class DirectNode(BareNode):
-    """A node with the part of an agent that power budgets need.
+    """A simulated node with the part of an agent that power budgets need.
 
     Args:
         name: Slurm's name of the node.
@@ -51,7 +52,7 @@ class DirectNode(BareNode):
         clock: clock of the model.
 
     Attributes:
-        poll_s: seconds until the next poll.
+        poll_s: seconds until the node sends its next report (poll) to the controller.
         wants_poll: whether a job started or ended since the last poll.
     """
 

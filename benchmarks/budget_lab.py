@@ -113,6 +113,9 @@ EVALUATION_SEED = 100
 class LabOptions:
     """Options of a run of the benchmark of power budgets.
 
+    The benchmark compares several methods that keep a budget. The method `suite` combines the power
+    budget with a scheduling policy of slurm-energy.
+
     Attributes:
         load: work that arrives per node and second.
         blind: the methods start without a history of the programs.
@@ -181,7 +184,10 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def evaluation_claims(seeds: int) -> Iterable[Claim]:
-    """Run the evaluation of the budget lab with some seeds, print its table and return its claims."""
+    """Run the benchmark of power budgets with some seeds of the random numbers.
+
+    Print the table of results, and return the claims (comparisons with targets).
+    """
     results = evaluate(option_parser().parse_args(["--seeds", str(seeds)]))
     print(table(results))
     return lab_claims(results)

@@ -33,7 +33,9 @@ ALLOWED_S = 5.0
 
 @dataclass(frozen=True)
 class LabResult:
-    """Result of one run in the lab, with one control method and one random seed.
+    """Result of one benchmark run in a lab (cluster of emulated nodes).
+
+    A run has one method of power control and one random seed.
 
     Attributes:
         seed, method: seed and control method of the run.
@@ -42,13 +44,13 @@ class LabResult:
         kilojoules: energy of the cluster.
         ended: number of ended jobs.
         killed: number of jobs that ran longer than their time limit.
-        above_s: seconds with power above the limit during the first `ALLOWED_S` seconds after each step of
-            the limit.
+        above_s: seconds with power above the limit during the first `ALLOWED_S` seconds after each change
+            of the limit.
         otherwise_s: seconds with power above the limit at all other times.
         max_share: highest power divided by the limit, at the times that `otherwise_s` covers.
         used_share: mean power divided by the mean limit.
-        mean_wait_s, max_wait_s: seconds from submission to start. For a job that still waits, seconds from
-            its submission to the end of the run.
+        mean_wait_s, max_wait_s: seconds from submission to start. For a job that still waits, seconds
+            from its submission to the end of the run.
         user_wait_ratio: mean wait of the user who waits longest, divided by the mean wait of the user who
             waits least.
         limit_factor: limit that the method kept, divided by the limit of the budget.
@@ -74,10 +76,10 @@ class LabResult:
 def ratio(
     results: Sequence[LabResult], method: str, value: Callable[[LabResult], float], of: str = "budget"
 ) -> float:
-    """Return the factor by which a value of two control methods differs, averaged over the seeds.
+    """Return by which factor a measured value changes between two control methods, on average.
 
-    For each seed, the value of method `of` is divided by the value of method `method`. The result is the
-    geometric mean of these quotients.
+    Both methods were run with the same random seeds. For each seed, the value of method `of` is divided
+    by the value of method `method`. The result is the geometric mean of these quotients.
     """
     own = {item.seed: value(item) for item in results if item.method == of}
     logs = [math.log(own[i.seed] / value(i)) for i in results if i.method == method and i.seed in own]

@@ -1,14 +1,15 @@
 """Benchmark of a power budget on 8 emulated nodes (a lab) with real Slurm daemons.
 
-Jobs arrive for 30 minutes. Four nodes have only CPUs, and four nodes have eight GPUs each. The power limit
-of the budget comes from a calendar file. It is 60 % of the sum of the thermal design powers for the first
-third of the time, 45 % for the second third, and 80 % for the last third. A job starts only when enough
-Slurm licenses are free for its power. The emulator's true power of all nodes is read ten times per second.
-The jobs run synthetic compute kernels on the emulated devices, and are submitted with sbatch.
+Jobs arrive for 30 minutes. Four nodes have only CPUs, and four nodes have eight GPUs each. The power
+limit of the budget comes from a calendar file. Relative to the sum of the thermal design powers, the
+limit is 60 % in the first third of the time, 45 % in the second third, and 80 % in the last third. A
+job starts only when enough Slurm licenses are free for its power. The emulator's true power of all
+nodes is read ten times per second. The jobs run synthetic compute kernels on the emulated devices,
+and are submitted with sbatch.
 
-The program prints the number of jobs by state, and one `CLAIM` line for each result that is compared with a
-target. These results are the seconds above the limit and the number of killed jobs. The files of the run
-stay in --out: power.csv (seconds, watts, limit) and jobs.json. The program needs root.
+The program prints the number of jobs by state. It prints one `CLAIM` line for each result that is
+compared with a target: the seconds above the limit, and the number of killed jobs. The files of the
+run stay in --out: power.csv (seconds, watts, limit) and jobs.json. The program needs root.
 """
 
 from __future__ import annotations
@@ -147,9 +148,10 @@ def claims(rows: list[tuple[float, float, float]], seconds: float, counts: Count
 
 
 def enforce(lab: Lab, calendar: Path, steps: list[tuple[float, float]]) -> None:
-    """Configure senergyctld of the lab to keep a power budget whose limits change over time.
+    """Configure senergyctld to keep a power budget whose limits change over time.
 
-    The function writes the limits to a calendar file and enforces them.
+    senergyctld runs in a lab (cluster of emulated nodes). The function writes the limits to a calendar
+    file and enforces them.
     """
     path = lab.layout.root / calendar.name
     rows = [(f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}Z", total_watts() * s) for at, s in steps]

@@ -123,9 +123,10 @@ def promise(run: BudgetRun) -> str:
 
 
 def floors_hold(run: BudgetRun) -> bool:
-    """Return whether every job of a simulated run is killed at its time limit.
+    """Return whether the power floors are checked correctly if they are checked only at job starts.
 
-    In such a run, it is sufficient to check the power floors (lowest power limits) when a job starts.
+    A power floor is the lowest power limit of a job. The result is True if every job of the simulated run
+    is killed at its time limit.
     """
     return run.settings.kill_at_limit and not np.any(np.isnan(run.jobs.time_limit_s))
 

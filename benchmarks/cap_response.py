@@ -1,8 +1,9 @@
-"""Accuracy of the conversion of a run to another power cap, on the measured power-limit study.
+"""Benchmark of the conversion of a run's time and power to another power cap.
 
-For each network, batch and optimizer of the study (A40, Quadro RTX 6000), time and watts are predicted from
-one measured row. The row of the highest limit predicts all lower limits. The row of the lowest limit
-predicts all higher limits. There are three kinds of prediction:
+The measurements are those of the power-limit study (A40, Quadro RTX 6000). For each network, batch
+and optimizer, the time and the power at several caps were measured. The measurement at the highest
+cap is converted to all lower caps, and the measurement at the lowest cap to all higher caps. There
+are three kinds of conversion:
 
 - `unchanged` assumes that the cap changes neither time nor watts.
 - `shipped` uses the constants in `slurm_energy.oracle.history.cap_response`. They were
@@ -10,11 +11,11 @@ predicts all higher limits. There are three kinds of prediction:
 - `fitted to the other GPU` uses constants that the same search chose on the other GPU. Here
   the test data are independent (held-out).
 
-The error of time is the mean absolute logarithm of predicted over measured time. The error of watts is the
-mean absolute relative error. `--data DIR` is the folder with summary_power_*.csv.
+The error of time is the mean of |log(predicted time / measured time)|. The error of watts is the mean
+absolute relative error. `--data DIR` is the folder with summary_power_*.csv.
 
-Prints `CLAIM cap_response_time_*`: the held-out error of time divided by the error of `unchanged`, and
-`CLAIM cap_response_watts_*`: the same ratio for watts.
+The benchmark prints `CLAIM cap_response_time_*`: the held-out error of time divided by the error of
+`unchanged`, and `CLAIM cap_response_watts_*`: the same ratio for watts.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ GRID = tuple(
 
 
 class Pair(NamedTuple):
-    """Two measured rows of one program configuration, each under another power cap.
+    """Two measurements of one program configuration, each under another power cap.
 
-    The second row is compared with its prediction from the first row.
+    The second measurement is compared with its prediction from the first measurement.
 
     Attributes:
-        watts: measured watts of the first row.
-        before: cap of the first row.
-        after: cap of the second row.
-        time_ratio: measured time of the second row, divided by the measured time of the first row.
-        measured_watts: measured watts of the second row.
+        watts: measured watts of the first measurement.
+        before: cap of the first measurement.
+        after: cap of the second measurement.
+        time_ratio: time of the second measurement, divided by the time of the first measurement.
+        measured_watts: measured watts of the second measurement.
     """
 
     watts: float
@@ -130,9 +131,10 @@ def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tup
 
 
 def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
-    """Return the mean errors of the trivial prediction that a power cap has no effect.
+    """Return the mean errors of the assumption that a power cap changes neither time nor power.
 
-    The first value is the error of the time, the second value is the error of the watts.
+    This trivial prediction is a baseline for other predictions. The first value is the error of the time,
+    the second value is the error of the watts.
     """
     return (
         fmean(abs(math.log(row.time_ratio)) for row in rows),

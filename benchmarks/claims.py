@@ -22,7 +22,13 @@ def claim(name: str, ratio: float, target: str, holds: bool) -> Claim:
 
 
 def at_most(name: str, ratio: float, most: float) -> Claim:
-    """Return the claim that a ratio does not exceed its target."""
+    """Return a claim: a measured ratio, its target, and whether the ratio is at most the target.
+
+    Args:
+        name: name of the claim.
+        ratio: measured ratio.
+        most: target.
+    """
     return claim(name, ratio, f"<={most:g}", ratio <= most)
 
 

@@ -121,8 +121,14 @@ class TwoZones:
     def submit(self, job: Any, rule: str, number: int) -> Json:
         """Submit a job at the login node of its home cluster.
 
-        The rule chooses the cluster on which the job runs. Return this cluster, the job id and the duration
-        of the submission.
+        Args:
+            job: job to submit.
+            rule: how to choose the cluster on which the job runs: `round-robin`, or a policy of `senergy
+                where`.
+            number: number of the job, for `round-robin`.
+
+        Returns:
+            The chosen cluster, the job id and the duration of the submission.
         """
         home, began_s = self.clusters[job.home], time.monotonic()
         options = f"-n1 -c{job.cpus} -t{job.minutes} -o/dev/null"
@@ -345,9 +351,9 @@ def mean_wait(jobs: Sequence[Any], rows: Sequence[Json]) -> float:
 
 
 def evaluate_kill(result: Mapping[str, Any]) -> list[Claim]:
-    """Print the results after the controllers of a cluster were killed.
+    """Evaluate how a lab behaved after the controllers of a cluster were killed.
 
-    Return them as claims, which are results that are compared with a target.
+    Print the results and return them as claims. A claim is a result that is compared with a target.
     """
     print("| state | cluster of the job | submission |\n|---|---|---|")
     for name, value in result.items():

@@ -93,11 +93,16 @@ def rebalance(nodes: Sequence[PluginNode], cap_watts: int, now_s: float) -> None
 
 
 def _first_cap(node: PluginNode, recent_s: float) -> int:
-    """Set the new power cap of a node in the first step of the algorithm.
+    """Set the new power cap of a node in the first step of Cray's algorithm.
 
-    A node that draws little power gets a lower cap. A node that draws somewhat less than its cap keeps the
-    cap. Any other node needs more power, or a new job has started on it. The new cap of such a node is set
-    to 0. Return the power to reserve for the node: its minimum power if it needs more power, otherwise 0.
+    There are three cases:
+
+    - The node draws little power: it gets a lower cap.
+    - The node draws somewhat less than its cap: it keeps the cap.
+    - The node needs more power, or a new job has started on it: the new cap is set to 0.
+
+    Return the power to reserve for the node: the node's minimum power if the node needs more power,
+    otherwise 0.
     """
     node.new_cap_watts = 0
     if node.new_job_s >= recent_s or not node.cap_watts or not node.current_watts:

@@ -1,19 +1,20 @@
-"""The experiments of DAHL, section 4, on this machine: a CNN trained in several configurations.
+"""Benchmark: the experiments of section 4 of the paper DAHL on this machine.
 
-The experiments have 12 scales of images, batches of 1 to 128, and 1 and 2 cores. The
-configurations are:
+A neural network (CNN) is trained in several configurations. The experiments have 12 scales of images,
+batches of 1 to 128, and 1 and 2 cores. The configurations are:
 - PyTorch with its defaults;
 - PyTorch with one OpenMP thread per core;
 - PyTorch with one OpenMP thread per core that also keeps freed memory;
 - two processes with DistributedDataParallel;
 - the task-graph trainer, if it is installed.
 
-Each run is stored in FOLDER/runs.jsonl as soon as it ends. The same command continues an
-interrupted benchmark. Time and CPU time are measured. Energy is read from the RAPL packages if
-there are any. Otherwise the energy is computed by the lab's package model from time and CPU
-time. The tables state the source of the energy.
+Each run is stored in FOLDER/runs.jsonl as soon as it ends. The same command continues an interrupted
+benchmark. Time and CPU time are measured. Energy is read from the RAPL packages if there are any.
+Otherwise the energy is computed by the lab's package model from time and CPU time. The tables state
+the source of the energy.
 
     python benchmarks/dahl.py --dir FOLDER [--quick]  # runs, claims, tables
+
     python benchmarks/dahl.py --dir FOLDER --page docs/training-configurations.md  # tables
 
 If the task-graph trainer was measured, the benchmark prints these `CLAIM` lines:
@@ -22,8 +23,8 @@ If the task-graph trainer was measured, the benchmark prints these `CLAIM` lines
   the differences among PyTorch's own configurations in float32, or by 1e-3 if that is more;
 - `taskgraph_time_to_best_pytorch` and `taskgraph_scales_with_less_cpu_time`.
 
-Needs PyTorch for --python (Debian: python3-torch). Other programs on the machine disturb the
-measurements.
+The benchmark needs PyTorch for --python (Debian: python3-torch). Other programs on the machine
+disturb the measurements.
 """
 
 from __future__ import annotations

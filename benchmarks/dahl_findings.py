@@ -1,7 +1,7 @@
-"""Checks of the stored runs of dahl.py.
+"""Comparison of the benchmark runs of dahl.py with the DAHL paper and with targets.
 
-The module states which findings of the DAHL paper the runs reproduce. It also checks the targets of the
-task-graph trainer.
+The module states which findings of the paper the runs reproduce. It also checks whether the
+task-graph trainer reaches its targets.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def _exact_differences(results: Results) -> Iterator[float]:
 def _loss_spreads(results: Results) -> Iterator[float]:
     """Compare the last losses of the task-graph trainer with those of PyTorch.
 
-    Yield how far each loss is outside the range of PyTorch's losses. The unit is the width of this range,
-    but at least the fraction `_MIN_SPREAD` of the loss. The compared runs have equal images and first
-    parameters.
+    Only runs with equal images and equal first parameters are compared. For each run of the task-graph
+    trainer, yield how far its loss is outside the range of PyTorch's losses, relative to the width of
+    this range. A very small width is replaced by the fraction `_MIN_SPREAD` of the loss.
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in results.runs:

@@ -1,18 +1,20 @@
 """Benchmark of deferral: cost, emissions and deadlines on real prices and carbon intensities.
 
-The jobs are synthetic. They arrive at random, run 1 to 12 hours on 1 to 4 of 16 nodes, and use half of the
-cluster on average. All series of prices and carbon intensities use the same jobs. The first third of each
-year was used to choose the defaults of forecasts and policies (`--part first`). The tables show the other
-two thirds, which were not used for this choice. Costs are the costs of the jobs' energy at the actual
-prices.
+The jobs are synthetic. They arrive at random, run 1 to 12 hours on 1 to 4 of 16 nodes, and use half
+of the cluster on average. All series of prices and carbon intensities use the same jobs. The first
+third of each year was used to choose the defaults of forecasts and policies (`--part first`). The
+tables show the other two thirds, which were not used for this choice. Costs are the costs of the
+jobs' energy at the actual prices.
 
-The results are compared with the published figures of CE-DLA (Kang et al. 2022, as described in section 3.3
-of the survey that the project follows). The text describes CE-DLA only in part. It does not state the jobs
-and their energies, the arrivals, the slack, the size of the cluster, the period of the NYISO prices, and by
-how much soft constraints may be exceeded. Here the energy of a job is scaled so that starting all jobs at
-once gives the published 2.09 jobs per dollar. The published range of low prices (at most 20 $/MWh) is also
-shown as the cheapest 31 % of the hours, because 31 % is the published share of the policy that ignores
-prices.
+The results are compared with the published figures of CE-DLA (Kang et al. 2022, as described in
+section 3.3 of the survey that the project follows). The survey describes CE-DLA only in part. It does
+not state the jobs and their energies, the arrivals, the slack, the size of the cluster, the period of
+the NYISO prices, and by how much soft constraints may be exceeded. Here the energy of a job is scaled
+so that starting all jobs at once gives the published 2.09 jobs per dollar.
+
+The tables also show the fraction of the energy that is used at low prices. The publication calls
+prices of at most 20 $/MWh low, and states a share of 31 % for the policy that ignores prices. A
+second column therefore shows the fraction in the cheapest 31 % of the hours.
 
 Needs: pip install '.[simulation]', and a folder with price/ and carbon/ (see docs/signals.md).
 """
@@ -227,9 +229,10 @@ def savings(
 def deadlines(
     runs: list[SimulationResult], at_once: list[SimulationResult], slack_hours: float
 ) -> dict[str, float]:
-    """Compare deferred jobs with jobs started at once: percentages of jobs that start in time.
+    """Compare deferred jobs with the same jobs started at once: how many of them start in time.
 
-    The result also contains a confidence interval of the difference between the two percentages. The
+    A job starts in time if it waits at most `slack_hours`. The result contains the two percentages of
+    jobs that start in time, and the difference between these percentages with a confidence interval. The
     interval is a bootstrap over the days of submission, because jobs of one day are late together.
     """
     if not slack_hours:
@@ -311,11 +314,13 @@ def band_share(result: SimulationResult, market: Market, price: float) -> float:
 
 
 def rejections(markets: list[Market]) -> Iterator[dict[str, Any]]:
-    """Simulate the admission of jobs to time slots; a job without a possible slot is rejected.
+    """Simulate the admission of deferrable jobs, and yield the rejected jobs and the savings.
 
-    The jobs are considered in the order of their arrival. A job gets the cheapest time slot with enough free
-    resources. Yield the share of rejected jobs and the cost ratio for each electricity market and each
-    length of the slack (the permitted delay).
+    The jobs are considered in the order of their arrival. A job gets the cheapest time slot with enough
+    free resources. A job without a possible slot is rejected. One result is yielded for each electricity
+    market and each length of the slack (the permitted delay). It contains the share of rejected jobs and
+    the cost ratio. The cost ratio is the cost of starting the admitted jobs at once, divided by the cost
+    of their planned starts.
     """
     for one in markets:
         seconds = min(one.end_s - one.begin_s, 30 * DAY_S)
@@ -341,10 +346,13 @@ def rejections(markets: list[Market]) -> Iterator[dict[str, Any]]:
 
 
 def admission(market: Market, work: Workload, factor: float) -> tuple[float, float]:
-    """Return two results of a simulation that admits jobs only if they can start in time.
+    """Simulate an admission of jobs that rejects a job if it cannot start in time.
 
-    The first result is the share of rejected jobs. The second is the cost of starting the admitted jobs at
-    once, divided by the cost of their planned starts.
+    A job must start within `factor` times its slack, the agreed delay. A start after the slack is used
+    only if there is no earlier room.
+
+    Two numbers are returned. The first number is the share of rejected jobs. The second number is the
+    cost of the admitted jobs if each starts at once, divided by the cost at their planned starts.
     """
     series = market.series.shifted(-market.begin_s)
     slot_s = 900.0

@@ -1,12 +1,13 @@
-"""Benchmark of deferral (later job starts at lower prices) on a real slurmctld.
+"""Benchmark of deferral on a real slurmctld.
 
-A lab of emulated nodes runs the same jobs twice: first without deferral, then with deferral. Prices pass at
-200 times real speed: an hour of prices lasts 18 s. The second run is also simulated, with the job durations
-and watts of the first run.
+Deferral holds jobs until a time with lower electricity prices. Emulated nodes (a lab) run the same
+jobs twice: first without deferral, then with deferral. The prices change 200 times faster than in
+reality: an hour of prices lasts 18 s. The second run is also simulated, with the job durations and
+watts of the first run.
 
-The benchmark checks four claims. The cost equals the simulated cost. No job starts after its latest
-permitted start. Jobs that may not be deferred wait as long as in the first run. Held jobs start in time
-after senergyctld was killed with kill -9. Needs root.
+The benchmark checks four statements. The cost equals the simulated cost. No job starts after its
+latest permitted start. Jobs that may not be deferred wait as long as in the first run. Held jobs
+start in time even if senergyctld was killed with kill -9. The benchmark needs root.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def draw(count: int, seed: int) -> list[PlannedJob]:
 
 
 class DeferralLab:
-    """A running lab cluster, and the file from which it reads electricity prices."""
+    """A running lab (emulated cluster), and the file from which it reads electricity prices."""
 
     def __init__(self, lab: Lab, prices: Path, day: Sequence[float]) -> None:
         self.lab, self.prices, self._day = lab, prices, day

@@ -1,35 +1,40 @@
-"""Cost of the step recorder of the diagnosis for a training loop, and of PyTorch's profiler.
+"""Benchmark of the diagnosis's step recorder: its cost for a training loop.
 
-A small convolutional network trains on the CPU with one thread. Its steps take about 10 or 100 ms of
-processor time, depending on the batch size. Each variant of the instrumentation runs in a separate process.
-The process also trains the same model in a bare loop, without instrumentation. Blocks of bare steps and
-blocks with the variant alternate in random order, so that other load of the machine affects both equally.
-The bare blocks run between two steps of the watched loop, when no hook is attached. malloc returns no memory
-to the kernel, because page faults vary more than the cost to be measured.
-
-The variants are:
+The cost of PyTorch's profiler is measured for comparison. A small convolutional network trains on the
+CPU with one thread. Its steps take about 10 or 100 ms of processor time, depending on the batch size.
+The variants of instrumentation are:
 
 - `placebo`: no instrumentation. It shows the noise of the paired differences.
 - `callbacks`: `slurm_energy.watch(loader, model, optimizer)`, reporting to a socket like
   senergyd's.
 - `events`: `callbacks` with an event file.
-- `profiler`: `torch.profiler.profile` over the block.
+- `profiler`: `torch.profiler.profile` over the instrumented steps.
 
-There are two measurements. The paired measurement compares neighbouring blocks. It is the trimmed mean of
-their differences with its 95 % interval (bootstrap), for wall time and for the processor time of all
-threads. Blocks last 50 ms or one step, so that slow changes of the machine cancel. The recorder is active
-for half of the time only. Its periodic work is therefore done half as often for this measurement. The own
-time is the time in the functions of the recorder within the same training, as medians of each function. The
-own time does not include the calls of the hooks by PyTorch.
+Each variant runs in a separate process. The process also trains the same model in a bare loop, which
+has no instrumentation. Groups of successive steps (blocks) with and without the variant alternate in
+random order, so that other load of the machine affects both equally. The bare blocks run between two
+steps of the instrumented loop, when no hook is attached. malloc returns no memory to the kernel,
+because page faults vary more than the cost to be measured.
 
-The claims use the own time. The paired differences must not contradict the own time: the interval of the
-processor time must not lie above the target and above the interval of the placebo. `CLAIM
-diagnosis_resolution_10ms` states whether the machine was idle enough to detect
-0.5 % of the processor time. Its ratio is half the width of the placebo's interval. The
-benchmark takes a quarter of an hour on an idle machine.
+The cost is measured in two ways:
 
-The program prints `CLAIM diagnosis_callbacks_10ms ratio=... target=<=0.005` and similar lines. It needs an
-interpreter with PyTorch: --python, by default this one or /usr/bin/python3 (Debian: python3-torch).
+- The paired measurement compares neighbouring blocks. It is the trimmed mean of their
+  differences with its 95 % interval (bootstrap), for wall time and for the processor time of all
+  threads. Blocks last 50 ms or one step, so that slow changes of the machine cancel. The recorder is
+  active for half of the time only. Its periodic work is therefore done half as often for this
+  measurement.
+- The own time is the time that the functions of the recorder take within the same training, as
+  medians of each function. It does not include the calls of the hooks by PyTorch.
+
+The claims (comparisons with targets) use the own time. The paired differences must not contradict the
+own time: the interval of the processor time must not lie above the target and above the interval of
+the placebo. `CLAIM diagnosis_resolution_10ms` states whether the machine was idle enough to detect
+0.5 % of the processor time. Its ratio is half the width of the placebo's interval. The benchmark
+takes a quarter of an hour on an idle machine.
+
+The program prints `CLAIM diagnosis_callbacks_10ms ratio=... target=<=0.005` and similar lines. It
+needs an interpreter with PyTorch: --python, by default this one or /usr/bin/python3 (Debian:
+python3-torch).
 """
 
 from __future__ import annotations
@@ -153,10 +158,10 @@ def percent(result: dict[str, float]) -> str:
 
 
 def overhead(pairs: list[Pair], index: int) -> dict[str, float]:
-    """Return the mean relative overhead of a variant, and the 95 % interval of this mean.
+    """Return the mean relative overhead of an instrumentation, and the 95 % interval of this mean.
 
-    The time of each block with the variant is compared with the time of the neighbouring block
-    without it.
+    The training runs in blocks of steps, alternately with and without the instrumentation. The time of
+    each block with the instrumentation is compared with the time of the neighbouring block without it.
     """
     ratios = [ours[index] / bare[index] - 1 for bare, ours in pairs]
     order = random.Random(1)
@@ -225,9 +230,10 @@ def respond(connection: socket.socket) -> None:
 
 
 def run_pairs(variant: str, length_ms: int, seconds: float, seed: int) -> list[Pair]:
-    """Run the training in pairs of blocks: one block without and one block with instrumentation.
+    """Measure training steps with and without instrumentation, in pairs of short blocks.
 
-    Return the seconds per step of both blocks of each pair.
+    A block is a sequence of training steps. Each pair has one block with the instrumentation and one
+    without, in random order. Return the seconds per step of both blocks of each pair.
 
     Args:
         variant: kind of the instrumentation.
@@ -267,11 +273,14 @@ def run_pairs(variant: str, length_ms: int, seconds: float, seed: int) -> list[P
 
 
 def double_intervals(length_ms: int) -> None:
-    """Double all intervals at which the recorder of training steps does its periodic work.
+    """Double the intervals at which the recorder of training steps does its periodic work.
 
     The benchmark runs only half of the steps with the recorder. With the doubled intervals, the recorder
-    works as often per recorded step as in a normal program. If steps are short, no step counts as a long
-    step, because its measured time would include the preceding steps without the recorder.
+    works as often per recorded step as in a normal program.
+
+    The recorder treats steps above a certain duration (long steps) in a special way. In this benchmark,
+    the measured time of a step would include the preceding steps without the recorder. Therefore, if
+    `length_ms` is below this duration, no step is treated as a long step.
     """
     from slurm_energy.profiling import loop_report, progress, step_recorder, torch_phases
 

@@ -1,19 +1,20 @@
-"""Advice of the diagnosis is applied to synthetic jobs and then verified, in a simulated loop.
+"""Benchmark of the loop in which advice of the diagnosis is applied to jobs and then verified.
 
-The jobs are training programs with one known (planted) cause of lost time. Each program is diagnosed, and
-the best proposal is applied to its parameters. Then a model of the training loop simulates up to three next
-runs of the same work, with 1.5 % noise. Three earlier runs are known. The loop decides whether the
-adjustments are kept or undone. In the second part of the benchmark, the true bottleneck differs from the
-planted cause. The advice then does not help, and the adjustments must be undone. The functions of
-slurm-energy make all decisions, and the model only supplies observations. True ratios are computed by the
-model without noise of the time.
+The jobs are synthetic training programs with one known (planted) cause of lost time. Each program is
+diagnosed, and the best proposal is applied to its parameters. Then a model of training programs
+simulates up to three next runs of the same work, with 1.5 % noise. Three earlier runs are known.
+slurm-energy then decides whether the adjustments are kept or undone. In the second part of the
+benchmark, the true bottleneck differs from the planted cause. The advice then does not help, and the
+adjustments must be undone. The functions of slurm-energy make all decisions, and the model only
+supplies observations. True ratios are computed by the model without noise of the time.
 
-Prints a table per part, and the following claims for each range of seeds. `CLAIM loop_improved ratio=...
-target=>=0.8`: the share of jobs whose adjustments were kept and truly helped, among all jobs of the first
-part with an applied adjustment. `CLAIM loop_improved_of_changeable`: the same share among all jobs of the
-first part, except those that no setting of a job improves. `CLAIM loop_undone ratio=... target=>=1`: the
-share of jobs whose adjustments were undone, among all jobs of both parts that did not improve. The constants
-were chosen on seeds 0 to 9 and 4000 to 4003.
+The benchmark prints a table per part, and the following results (claims) for each range of seeds.
+`CLAIM loop_improved ratio=... target=>=0.8`: the share of jobs whose adjustments were kept and truly
+helped, among all jobs of the first part with an applied adjustment. `CLAIM
+loop_improved_of_changeable`: the same share among all jobs of the first part, except those that no
+setting of a job improves. `CLAIM loop_undone ratio=... target=>=1`: the share of jobs whose
+adjustments were undone, among all jobs of both parts that did not improve. The constants were chosen
+on seeds 0 to 9 and 4000 to 4003.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ def slow_bus(adjusted: JobShape, original: JobShape) -> None:
 
 
 def needed_gpus(adjusted: JobShape, original: JobShape) -> None:
-    """Let the adjusted run fail, because the program runs out of memory on fewer GPUs.
+    """Make a simulated adjusted run fail, because the program runs out of memory on fewer GPUs.
 
-    This adjustment must then be undone.
+    The diagnosis has advised to use fewer GPUs. This adjustment must then be undone.
     """
     adjusted.state = "OUT_OF_MEMORY"
 
@@ -110,8 +111,8 @@ def needed_gpus(adjusted: JobShape, original: JobShape) -> None:
 def more_work(adjusted: JobShape, original: JobShape) -> None:
     """Let an adjusted job do more work in the time that was idle before.
 
-    The idle time at the end is removed, and each sample takes more time on the GPU. As a consequence, the
-    run is cut off.
+    The idle time at the end is removed. In exchange, each sample takes 1.4 times as long on the GPU. The
+    adjustment therefore does not help.
     """
     loop = training_loop(adjusted)
     adjusted.tail_s, loop.sample_gpu_s, loop.launch_s = 0.0, loop.sample_gpu_s * 1.4, loop.launch_s * 1.4
@@ -126,10 +127,11 @@ def one_epoch(adjusted: JobShape, original: JobShape) -> None:
 
 
 def needed_exchange(adjusted: JobShape, original: JobShape) -> None:
-    """Undo the adjustment of gradient accumulation in a synthetic job.
+    """Simulate that an adjustment of the gradient accumulation has no effect.
 
-    In this job the ranks exchange activations, not only gradients. Gradient accumulation therefore does not
-    reduce the number of exchanges.
+    In this synthetic job the ranks exchange activations, not only gradients. Gradient accumulation
+    therefore does not reduce the number of exchanges. The function gives the adjusted job the
+    accumulation of the original job.
     """
     training_loop(adjusted).accumulation = training_loop(original).accumulation
 

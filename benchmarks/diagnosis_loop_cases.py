@@ -1,6 +1,8 @@
-"""Programs of the benchmark diagnosis_loop_programs.py, in sets of parameters (halves).
+"""Programs of the benchmark diagnosis_loop_programs.py.
 
-The sets differ in model, batch size and the strength of the known (planted) cause of lost time.
+Each program has a known (planted) cause of lost time. The programs exist for several sets of
+parameters, which the benchmark calls halves. The sets differ in model, batch size and the strength of
+the causes.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ BATCHES = "batch-size=1..64"
 class LoopCase:
     """A test program and the correct decision about the adjustment of its settings.
 
+    The program contains a cause of lost time on purpose.
+
     Attributes:
-        name: planted cause.
+        name: name of the cause.
         permission: permitted adjustments.
         options: options of training_program.py.
         expected: the correct decision: `kept`, or `undone` if the adjustment is useless.
@@ -36,22 +40,23 @@ class LoopCase:
 
 @dataclass(frozen=True)
 class LoopHalf:
-    """One set of parameters for the programs of the benchmark, as options of training_program.py.
+    """One of two sets (halves) of test programs for the benchmark of the diagnosis.
 
-    The sets are called halves. They differ in model, batch and strength of the causes.
+    Each program has a known cause of slowness. A value contains options of training_program.py, which
+    determine the program. The two sets differ in model, batch size and strength of the causes.
 
     Attributes:
         reads_per_s: reads that the slow disk performs in a second.
-        disk: model, batch and size of a read from the slow disk.
-        remote: model, batch and latency of each read.
-        workers: model, batch and CPU time per sample of a loader with one worker.
-        compressed: model, batch and size of the compressed samples.
-        serial: model, batch and CPU time per sample of a program without workers.
-        tiny: models with batches of a few samples.
-        checkpoints: models with frequent checkpoints.
-        growing: model with checkpoints that hold all results since the previous checkpoint.
-        uneven: model and batches of two ranks.
-        exchange: model and batch of two ranks with large gradients.
+        disk: program that reads from the slow disk: model, batch and size of a read.
+        remote: program with slow reads: model, batch and latency of each read.
+        workers: program whose loader has one worker: model, batch and CPU time per sample.
+        compressed: program with compressed samples: model, batch and size of the samples.
+        serial: program whose loader has no workers: model, batch and CPU time per sample.
+        tiny: two programs with batches of a few samples.
+        checkpoints: two programs with frequent checkpoints.
+        growing: program whose checkpoints hold all results since the previous checkpoint.
+        uneven: program with two ranks: model and the batch sizes of the ranks.
+        exchange: program with two ranks and large gradients: model and batch.
     """
 
     reads_per_s: int
@@ -141,8 +146,9 @@ were defined before their first run.
 def loop_cases(half: LoopHalf, folder: Path) -> list[LoopCase]:
     """Return the training programs with a fault that the benchmark diagnoses.
 
-    `half` is a set of parameters for the programs. `folder` contains the data, locks and checkpoints of the
-    programs.
+    Each program wastes time for a known cause. `half` is one of several sets of parameters for these
+    programs; the benchmark calls each set a half. `folder` contains the data, locks and checkpoints of
+    the programs.
     """
     (folder / "lock").touch()
     disk = f"--workers 2 --file {folder}/data --control-group {SLOW_DISK}/cgroup.procs"

@@ -111,9 +111,9 @@ class PlayedCase:
             self.trial = trials[-1]
 
     def await_decision(self, lab: ProgramLab) -> None:
-        """Wait until senergyctld has decided about the trial of the advice.
+        """Wait until senergyctld has decided whether the advice of the diagnosis helps the program.
 
-        The wait also ends if all runs of the program have been compared.
+        The wait also ends if all runs of the program have been compared or the time is over.
         """
         deadline = time.monotonic() + DECISION_S
         while self.is_pending:

@@ -1,21 +1,21 @@
-"""How often `senergy diagnose` names the planted cause of real PyTorch programs.
+"""Benchmark: how often `senergy diagnose` names the planted cause of real PyTorch programs.
 
-For healthy programs, the command must name no cause. A lab with one emulated node of 4 CPUs
-runs each program as a job of its own, with signals every second. slurmctld, senergyctld and
-senergyd are real, the hardware is emulated, and the training (training_program.py) really runs
-on the CPUs of this machine.
+Each program wastes time for a cause that is planted on purpose. For healthy programs, the command
+must name no cause. A lab with one emulated node of 4 CPUs runs each program as a job of its own. The
+signals of the job are sampled every second. slurmctld, senergyctld and senergyd are real, the
+hardware is emulated, and the training (training_program.py) really runs on the CPUs of this machine.
 
-A half is a set of parameters of the programs. The halves differ in model, batch, durations and
-strength of the causes. Rules and programs were changed on halves A to D. Halves E, F and I
-were defined before their first run. The causes of halves C to I take at least 15 % of the time
-of an idle machine, and the steps of these halves are short. The programs run for less than a
-minute. Therefore the lab's thresholds for times are shorter than the defaults. All other
-thresholds are the defaults.
+There are several sets of parameters of the programs. A set is called a half. The halves differ in
+model, batch, durations and strength of the causes. Rules and programs were changed until they worked
+on halves A to D. Halves E, F and I were defined before their first run. The causes of halves C to I
+take at least 15 % of the time of an idle machine, and the steps of these halves are short. The
+programs run for less than a minute. Therefore the lab's thresholds for times are shorter than the
+defaults. All other thresholds are the defaults.
 
-Prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and `CLAIM
-program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for this interpreter
-or for /usr/bin/python3 (Debian: python3-torch). The slow disk is a limit of reads by the
-kernel's blkio controller (version 1).
+The benchmark prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and `CLAIM
+program_false_findings_A ratio=... target=<=0.1`. It needs root, and PyTorch for this interpreter or
+for /usr/bin/python3 (Debian: python3-torch). The slow disk is a limit of reads by the kernel's blkio
+controller (version 1).
 """
 
 from __future__ import annotations
@@ -81,9 +81,13 @@ class DiagnosedProgram:
 
 
 def programs(half: Half, folder: Path) -> list[DiagnosedProgram]:
-    """Return the test programs of one set of parameters, which is called a half.
+    """Return the test programs for the benchmark of the diagnosis.
 
     Each program has at most one cause of waste, which was planted on purpose.
+
+    Args:
+        half: one of two sets of parameters of the programs.
+        folder: folder for the files of the programs.
     """
 
     def training(options: str, seconds: float = half.seconds, launch: str = "") -> str:

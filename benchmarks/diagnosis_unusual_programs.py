@@ -1,12 +1,14 @@
-"""Accuracy of the diagnosis on further real PyTorch programs.
+"""Accuracy of the diagnosis on unusual PyTorch programs with a known cause of waste.
 
-The benchmark diagnosis_programs.py has other programs, but the same lab and the same rating. There are two
-lists of programs here. Both lists were written before the first run of their programs. After the results on
-list 1, the rules of the diagnosis were changed.
+The benchmark diagnosis_programs.py does the same for common programs. Both benchmarks use the same
+lab (cluster of emulated nodes) and the same rating. There are two lists of programs here. Both lists
+were written before the first run of their programs. After the results on list 1, the rules of the
+diagnosis were changed.
 
-Prints a table and two checks of targets per list. For list 1 these are `CLAIM program_cause_first_unusual1
-ratio=... target=>=0.9` and `CLAIM program_false_findings_unusual1 ratio=... target=<=0.1`. For list 2 the
-names end in 2. Needs root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
+The benchmark prints a table and two checks of targets per list. For list 1 these are `CLAIM
+program_cause_first_unusual1 ratio=... target=>=0.9` and `CLAIM program_false_findings_unusual1
+ratio=... target=<=0.1`. For list 2 the names end in 2. Needs root, and PyTorch for this interpreter
+or for /usr/bin/python3 (Debian: python3-torch).
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Takeover of the passive controller while simulated agents deliver to the active one.
+"""Benchmark in which the passive controller takes over while agents deliver data.
 
-Two senergyctld share a private PostgreSQL or MariaDB server. In each round all agents (default
-1,000) deliver a period of energy and the records of ended jobs, with the client of senergyd.
-At a random instant one fault is caused. With `--fault kill`, the active controller is killed
-by SIGKILL. With `stop`, it is stopped for 60 s in the middle of the deliveries. With
-`restart`, it is restarted by SIGTERM. With `database`, the database server is killed and
-started again. The next round begins when both controllers run again. At the end the ids in the
-database are compared with the ids that the agents delivered.
+Two senergyctld, one active and one passive, share a private PostgreSQL or MariaDB server. In each
+round all simulated agents (default 1,000) deliver a period of energy and the records of ended jobs,
+with the client of senergyd. At a random instant one fault is caused. With `--fault kill`, the active
+controller is killed by SIGKILL. With `stop`, it is stopped for 60 s in the middle of the deliveries.
+With `restart`, it is restarted by SIGTERM. With `database`, the database server is killed and started
+again. The next round begins when both controllers run again. At the end the ids in the database are
+compared with the ids that the agents delivered.
 
-Prints three claims for each store and fault. `CLAIM failover_SECONDS_...`: the longest
-takeover divided by 30 s. `failover_missing_...`: number of items lost. `failover_doubled_...`:
-number of items stored twice.
+The benchmark prints three lines `CLAIM NAME...` for each kind of database and fault. The line
+`failover_seconds_...` states the duration of the longest takeover divided by 30 s. The line
+`failover_missing_...` states the number of lost items. The line `failover_doubled_...` states the
+number of items that were stored twice.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ def until_taken_over(
 ) -> tuple[PairedController, float]:
     """Call `act` on the active controller, and wait until the other controller is active.
 
-    Return the former active controller and the seconds of the wait.
+    `act` is, for example, a function that kills the controller. Return the controller that was active
+    before, and the seconds of the wait.
     """
     active = pair.wait_active()
     began_s = time.monotonic()

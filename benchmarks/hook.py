@@ -1,12 +1,13 @@
-"""Cost of one call of the hook for a job, compared with a hook that runs `sh -c 'exit 0'`.
+"""Benchmark of the time that the hook adds to the begin or the end of a job.
 
-Three commands take turns: sh, and senergy-hook for the begin and the end of jobs whose policy
-changes no setting. All are spawned as slurmd spawns them. By default a minimal server answers.
-`--socket PATH` uses a running senergyd instead. This needs root in a node of a lab, because
-each pair of calls leaves the record of a job that never existed.
+A call of senergy-hook is compared with a hook that runs `sh -c 'exit 0'`. Three commands take turns:
+sh, senergy-hook for the begin of a job, and senergy-hook for the end of a job. The policy of the jobs
+changes no setting. All commands are spawned as slurmd spawns them. By default a minimal server
+answers the hook. With `--socket PATH`, a running senergyd answers. Use this option only on a node of
+a lab, as root, because each pair of calls leaves the record of a job that never existed.
 
-Prints `CLAIM hook_call ratio=... target=<=2 holds=yes|no`. The ratio is the median time of
-begin or end, whichever is slower, divided by the median time of sh.
+Prints `CLAIM hook_call ratio=... target=<=2 holds=yes|no`. The ratio is the median time of begin or
+end, whichever is slower, divided by the median time of sh.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Energy of a live queue under several policies, and the accuracy of the simulator's forecast.
 
-A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as
-fast. The jobs run under Slurm's multifactor priority and under the policies of slurm-energy.
-In the runs `multifactor` and `zeus-order`, every user requests a kind of GPU. In the run
-`multifactor-any`, no user requests a kind of GPU, and Slurm allocates free GPUs. In the runs
-`pollux` and `zeus`, users offer four shapes (kind and number of GPUs), and the policy chooses
-one shape. Every kind of job runs once before the experiment, as on a site with a history. The
-predictions of the live engine and of the simulation are based on these runs only.
+A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as fast. The
+jobs run under Slurm's multifactor priority and under the policies of slurm-energy. In the runs
+`multifactor` and `zeus-order`, every user requests a kind of GPU. In the run `multifactor-any`, no
+user requests a kind of GPU, and Slurm allocates free GPUs. In the runs `pollux` and `zeus`, users
+offer four shapes (kind and number of GPUs), and the policy chooses one shape. Every kind of job runs
+once before the experiment, as on a site with a history. The predictions of the live engine and of the
+simulation are based on these runs only.
 
-The results of every step are stored in --out. The same command resumes from these results.
-Prints both tables and, for each policy, `CLAIM replay_makespan_POLICY ratio=...` and `CLAIM
-replay_energy_POLICY ratio=...`. The ratio is the simulated value over the measured value. The
-target is a difference of at most 8 %. Needs root.
+The results of every step are stored in --out. The same command resumes from these results. The
+benchmark prints a table of the measured results and a table of the simulated results. For each
+policy, it prints `CLAIM replay_makespan_POLICY ratio=...` and `CLAIM replay_energy_POLICY ratio=...`.
+The ratio is the simulated value over the measured value. The target is a difference of at most 8 %.
+The benchmark needs root.
 """
 
 from __future__ import annotations

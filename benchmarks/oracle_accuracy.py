@@ -1,15 +1,21 @@
-"""Accuracy of predicted training steps on the measured power-limit study (A40, Quadro RTX 6000).
+"""Benchmark of the accuracy of predicted training steps.
 
-There are four kinds of prediction. `fitted`: the shipped calibration predicts the measurements to which it
-was fitted. `cap` and `batch`: one power limit or one batch size is left out. The GPU is calibrated without
-its measurements, starting from the shipped calibration, and then predicts these measurements. `network`: one
-network is left out. The GPU is calibrated from the defaults, and the network is predicted as if it had never
-been measured.
+The predictions are compared with the measurements of the power-limit study (A40, Quadro RTX
+6000). There are four kinds of prediction:
 
-The benchmark then compares the predicted with the measured best power limit for the energy-delay product.
-This is done for each combination of network, batch and optimizer in the study. For `cap`, the best limit is
-chosen among all limits, including the limit that was left out. The reported result is the mean over the
-limits that were left out in turn. `--data DIR` is the folder with summary_power_*.csv.
+- `fitted`: the shipped calibration predicts the measurements to which it was fitted.
+- `cap`, `batch`: all measurements at one power limit or with one batch size are left out. The
+  calibration is fitted to the other measurements, starting from the shipped calibration. Then it
+  predicts the measurements that were left out.
+- `network`: all measurements of one network are left out. The calibration is fitted to the
+  others, starting from the defaults. Then it predicts the network as if the network had never been
+  measured.
+
+The benchmark also chooses the power limit with the lowest predicted energy-delay product, and
+compares it with the best measured limit. This is done for each combination of network, batch and
+optimizer in the study. For `cap`, the limit is chosen among all limits, including the limit that was
+left out. The limits are left out in turn, and the mean over them is reported. `--data DIR` is the
+folder with summary_power_*.csv.
 
 The program prints a `CLAIM oracle_... ratio=... target=... holds=yes|no` line for each target.
 """
@@ -108,9 +114,10 @@ def evaluate(device: str, what: str, data: Path) -> dict[str, Any]:
 
 
 def by_fold(held: HeldOutPredictions, fold: Callable[[Measurement], Any]) -> dict[str, tuple[float, float]]:
-    """Return the errors of predicted time and power for each fold.
+    """Return the errors of predicted time and predicted power for each fold.
 
-    A fold is the set of measurements that were withheld together, for example those of one network.
+    A fold is a set of measurements that were withheld together, for example those of one network. The
+    other measurements served to predict the withheld ones.
     """
     result = {}
     for name in sorted({fold(row) for row in held.rows}):
@@ -121,7 +128,11 @@ def by_fold(held: HeldOutPredictions, fold: Callable[[Measurement], Any]) -> dic
 
 
 def ratios(held: HeldOutPredictions) -> list[float]:
-    """Return the 5 and 95 % quantiles of the ratio of measured to predicted time, then of power."""
+    """Return quantiles of how much measured values differ from predicted values.
+
+    The result has four numbers: the 5 % and the 95 % quantile of measured / predicted time, then the same
+    quantiles of measured / predicted power.
+    """
     time = column(held.rows, "step_s") / held.seconds
     power = column(held.rows, "power_watts") / held.watts
     return [float(value) for ratio in (time, power) for value in np.quantile(ratio, (0.05, 0.95))]
@@ -178,8 +189,9 @@ def compare_choices(
 ) -> dict[str, list[float]]:
     """Compare several methods that choose a power limit, on the measurements of a study.
 
-    For each method, the result has three numbers: the fraction of choices within one step (25 W) of the best
-    limit, the mean loss, and the number of rows of the study.
+    A row is a set of measured configurations that differ only in their power limit. For each method, the
+    result has three numbers: the fraction of choices within one step (25 W) of the best limit, the mean
+    loss compared with the best limit, and the number of rows.
     """
     caps = column(study, "cap_watts")
     measured = column(study, "step_s") ** 2 * column(study, "power_watts")
@@ -229,11 +241,16 @@ def flat(rows: Sequence[Measurement], indices: Any) -> bool:
 
 
 def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], list[int]]) -> list[float]:
-    """Return how good the power limits are that `choose` selects, compared with measured best limits.
+    """Return how good the power limits are that `choose` selects.
 
-    A row is the set of measured configurations that differ only in their power limit. The result has three
-    numbers: the fraction of selected limits within one step (25 W) of the best limit, the mean relative
-    loss, and the number of rows. If several limits are selected for one row, they are averaged.
+    A row is a set of measured configurations that differ only in their power limit. For each row, the
+    limit with the best measured value is known. The result has three numbers:
+
+    1. The fraction of selected limits within one step (25 W) of the best limit.
+    2. The mean relative loss of the selected limits compared with the best limits.
+    3. The number of rows.
+
+    If several limits are selected for one row, their values are averaged.
     """
     hits, losses = [], []
     for indices in rows:
@@ -275,10 +292,16 @@ def report(device: str, what: str, result: dict[str, Any]) -> list[dict[str, Any
 
 
 def claim(name: str, value: float, target: str, limit: float) -> dict[str, Any]:
-    """Return one claim (result with a target) of the benchmark.
+    """Return one claim of the benchmark: a measured value with its target.
 
-    The claim holds if `value` is at most `limit`. The value of a fraction that should be high is therefore
-    negated.
+    The claim holds if `value` is at most `limit`. If the measured value should be high, the caller passes
+    both numbers with a negative sign.
+
+    Args:
+        name: name of the claim.
+        value: measured value.
+        target: target as text.
+        limit: the target as a number.
     """
     return {"claim": name, "ratio": abs(value), "target": target, "holds": "yes" if value <= limit else "no"}
 

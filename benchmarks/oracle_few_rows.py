@@ -1,26 +1,28 @@
 """Benchmark of predicted power limits for a GPU of which only few training steps are measured.
 
-The benchmark uses the measured power-limit study. A row of the study is one measurement. For each GPU of the
-study and each number of rows, the benchmark draws rows at random. All draws together contain every part of
-the study equally often (`balanced_draws`). `senergy calibrate` receives only the drawn rows. The other rows
-are withheld, and predicted. The prior of a GPU comes only from other kinds of GPU: the A40 is predicted from
-the Quadro RTX 6000, and vice versa.
+The benchmark uses the measured power-limit study. The data of the study are rows, and each row is one
+measurement. The benchmark repeats the following for each GPU of the study and for several numbers of
+rows. It draws this number of rows at random. Over all draws, each row is drawn about equally often
+(`balanced_draws`). `senergy calibrate` receives only the drawn rows. All other rows are withheld, and
+are predicted. The prior of a GPU comes only from other kinds of GPU: the A40 is predicted from the
+Quadro RTX 6000, and vice versa.
 
-For each configuration with at least three withheld power limits, `senergy predict` chooses the limit with
-the lowest predicted energy-delay product (BEST edp). The loss of the chosen limit is the excess of its
-measured energy-delay product over that of the best withheld limit. The benchmark compares this loss with the
-loss of a constant limit. The constant limit is the limit nearest to the fraction of the design power that is
-best on the other GPUs.
+For each configuration with at least three withheld power limits, `senergy predict` chooses the limit
+with the lowest predicted energy-delay product (BEST edp). The loss of the chosen limit is the excess
+of its measured energy-delay product over that of the best withheld limit. The benchmark compares this
+loss with the loss of a constant limit. The constant limit is the limit nearest to the fraction of the
+design power that is best on the other GPUs.
 
-The withheld rows differ between draws and numbers of rows, so losses are not compared directly. Instead, the
-benchmark also predicts the same withheld rows without any measurement of the GPU. It states the loss minus
-the loss of this prediction, with a 95 % interval over the draws. Coverage is the share of withheld rows
+The withheld rows differ between draws, so the losses of two draws are not compared directly. Instead,
+the benchmark predicts the same withheld rows a second time, without any measurement of the GPU. It
+states the difference between the two losses: the loss with the drawn rows minus the loss without any
+measurement. The difference has a 95 % interval over the draws. Coverage is the share of withheld rows
 inside the 90 % range, with its standard deviation over the draws.
 
-`--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another GPU, which is
-predicted from all shipped calibrations. KIND is a name or a hardware file. An interrupted run resumes from
-`--state FILE`. The benchmark prints the table of docs/oracle.md and `CLAIM oracle_few_rows_... ratio=...
-target=... holds=yes|no` lines.
+`--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another GPU,
+which is predicted from all shipped calibrations. KIND is a name or a hardware file. An interrupted
+run resumes from `--state FILE`. The benchmark prints the table of docs/oracle.md and lines of the
+form `CLAIM oracle_few_rows_... ratio=... target=... holds=yes|no`.
 """
 
 from __future__ import annotations
@@ -194,9 +196,19 @@ def independent_draw(rows: Sequence[Measurement], size: int, seed: int) -> set[i
 
 
 def evaluate(study: Study, size: int, seed: int, draw: int, draws: int) -> dict[str, Any]:
-    """Calibrate the predictor with `size` measurements and test it with all other measurements.
+    """Calibrate the predictor with some measurements, and test it with all other measurements.
 
-    Return the losses, the coverage and the errors.
+    Args:
+        study: measurements on one kind of GPU.
+        size: number of measurements for the calibration.
+        seed: seed of the random choice of the measurements.
+        draw: number of this choice.
+        draws: number of choices that together use all measurements equally often; 0 means that the
+            choices are independent.
+
+    Returns:
+        The loss of energy-delay product by predicted power limits, the coverage of the predicted ranges,
+        the errors of time and power, and the duration of the calibration.
     """
     hardware, rows = measurements(study)
     drawn = (
@@ -310,12 +322,13 @@ def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim
 
 
 def rises(name: str, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
-    """Judge whether more measured rows make the prediction for a GPU worse.
+    """Test whether predictions for a GPU get worse when more measurements of the GPU are known.
 
-    A row is one measurement of the GPU. The loss is the error of a prediction that knows a given number of
-    rows. Each case in which the loss rises is printed. Two claims are returned. The first claim states the
-    largest rise of the loss. The second claim states the largest of the lower ends of the 95 % intervals of
-    the rises. This value is positive only if a rise is too large to be explained by the random draws.
+    A row is one measurement of the GPU. The loss is the error of a prediction that knows a given number
+    of rows. Each case in which the loss rises with the number of rows is printed. Two results (claims)
+    are returned. The first result states the largest rise of the loss. For the second result, each rise
+    has a 95 % interval. The result states the largest lower end of these intervals. This value is
+    positive only if a rise is too large to be explained by the random draws.
 
     Args:
         name: name of the GPU.

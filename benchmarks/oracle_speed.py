@@ -1,13 +1,17 @@
 """Benchmark of the speed of the predictor (oracle): predicting, tracing and calibrating.
 
-Predicting: 1,000,000 alternatives (possible settings of jobs) for six models on three kinds of GPU are
-predicted from stored profiles on one core. The CPU time of the best of five rounds counts. Tracing, if
-PyTorch is installed: an encoder of the size of BERT base is built and traced. The best of three rounds
-counts. Calibrating: the 28 parameters are fitted to 1,000 synthetic measurements by the default search with
-two workers.
+There are three measurements:
 
-Prints one line `CLAIM name ratio=... target=... holds=yes|no` for each of the three. The ratio is the
-measured value divided by the target.
+- Predicting: 1,000,000 alternatives (possible settings of jobs) are predicted from stored
+  profiles on one core. They cover six models on three kinds of GPU. The result is the CPU time of the
+  best of five rounds.
+- Tracing: an encoder of the size of BERT base is built and traced. The result is the best of
+  three rounds. This measurement needs PyTorch and is skipped without it.
+- Calibrating: the 28 parameters of the model are fitted to 1,000 synthetic measurements by the
+  default search with two workers.
+
+The benchmark prints one line `CLAIM name ratio=... target=... holds=yes|no` for each measurement. The
+ratio is the measured value divided by the target.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
-"""Other energy meters, each of which measures one window inside an emulated node.
+"""Measurements of the energy of an emulated node with other tools, for a comparison.
 
-`run(node, tool, ...)` starts `peers.py TOOL` as a separate process in a node of `start_node`
-and returns a `Window`. The window contains the joules that the tool reports, the joules that
-the node used between the same two times, the number of readings, and the CPU time of the tool.
-The CPU time includes children and excludes the start of the tool.
+`run(node, tool, ...)` starts `peers.py TOOL` as a separate process on an emulated node of
+`start_node`. The tool measures one time window. The result is a `Window`. It contains the joules that
+the tool reports, the joules that the node really used between the same two times, the number of
+readings, and the CPU time of the tool. The CPU time includes children and excludes the start of the
+tool.
 
 Tools:
 
-- `zeus`, `codecarbon`, `pyjoules`, `pyrapl`: in the extra `judges`.
+- `zeus`, `codecarbon`, `pyjoules`, `pyrapl`: packages of the pip extra `judges` of this
+  project.
 - `ea2p`: not on PyPI, needs the path of a checkout. An empty module replaces mpi4py, and
   `nvidia_smi.c` replaces nvidia-smi.
-- `ours`: sampler and meter of the agent.
+- `ours`: sampler and meter of the agent (senergyd).
 - `senergyd`: the whole agent, with the record of a job.
 
-Tools that do not sample by themselves are read at every interval. With interval 0 they are
-read only at begin and end.
+Tools that do not sample by themselves are read at every interval. With interval 0 they are read only
+at begin and end.
 """
 
 from __future__ import annotations
@@ -85,9 +87,9 @@ class NotMeasuredError(Exception):
 def start_node(profile: str, *arguments: str) -> Iterator[Any]:
     """Yield an emulated node, a LabNode of `tests/node`, with NVML library and nvidia-smi.
 
-    Needs root. One core is made busy for a moment first, so that the energy counters of two
-    sockets differ. codecarbon takes two counters with equal joules, as on an unused node, for one
-    counter.
+    The function needs root. Before the node is yielded, one core is kept busy for a moment, so that the
+    energy counters of the two sockets differ. On an unused node both counters have equal values, and
+    codecarbon would take them for one counter.
     """
     sys.path.insert(0, str(NODE_TESTS))
     lab_node = importlib.import_module("lab_node")
@@ -182,7 +184,7 @@ class Tool(ABC):
         return
 
     def add(self, component: str, joules: float) -> None:
-        """Add joules to a component."""
+        """Add joules to the energy that the tool has measured for a component."""
         self.joules[component] = self.joules.get(component, 0.0) + joules
 
 
@@ -307,9 +309,9 @@ class PyRapl(Tool):
 
 
 class Ea2p(Tool):
-    """EA2P's `PowerMeter` with its sampling thread.
+    """Benchmark adapter for EA2P, another energy meter: its `PowerMeter` with its sampling thread.
 
-    It measures CPU and DRAM together, and GPUs through nvidia-smi.
+    EA2P measures CPU and DRAM together, and GPUs through nvidia-smi.
     """
 
     distribution = ""

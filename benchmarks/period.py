@@ -26,10 +26,11 @@ MOST_WRONG_REGULAR = 0.0
 
 
 def judge(series: PowerSeries) -> tuple[float | None, str]:
-    """Detect the period of a power series, and return the relative error of the detected period.
+    """Detect the period of a test series of power whose true period is known.
 
-    The true period of the series is known. The error is infinite if the series has no valid period. It is
-    None if no period was detected. The second element of the result is then the reason.
+    Return the relative error of the detected period, and a reason. The error is infinite if a period was
+    detected although the series has none. If no period was detected, the error is None and the second
+    element of the result is the reason. Otherwise the second element is empty.
     """
     detection = detect_period(series.times_s, series.watts)
     if detection.period is None:
@@ -132,9 +133,15 @@ def main() -> int:
 
 
 def share_of_wrong(name: str, rows: list[dict[str, Any]], most: float) -> Claim:
-    """Return the benchmark's claim that wrong periods were detected in few of the series.
+    """Return the benchmark's claim that few periods of synthetic programs are detected wrongly.
 
-    The measured fraction of series with a wrong period is compared with its target, which is at most `most`.
+    A claim is a result that is compared with a target. The result is the number of wrong periods per
+    series. The target is at most `most`.
+
+    Args:
+        name: name of the group of series, for the name of the claim.
+        rows: results of the benchmark.
+        most: the target.
     """
     series, wrong = sum(row["series"] for row in rows), sum(len(row["wrong"]) for row in rows)
     return {**at_most(f"period/wrong periods, {name}", wrong / max(1, series), most), "series": series}

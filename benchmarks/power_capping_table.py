@@ -60,7 +60,10 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Create a new lab, run `senergy sweep` for the power-capping experiment, and return its result."""
+    """Run the power-capping experiment with `senergy sweep`, and return the result.
+
+    The experiment runs in a new lab, a Slurm cluster of emulated nodes.
+    """
     from slurm_energy_lab.cluster import layout, lifecycle, nodes_file
     from slurm_energy_lab.cluster.artifacts import find_artifacts
     from slurm_energy_lab.cluster.specification import LabSpec

@@ -72,8 +72,9 @@ def load(folder: Path, smooth: bool = True) -> list[MeasuredJob]:
 
     Args:
         folder: folder with files `summary_power_GPU.csv`.
-        smooth: whether to fit a monotone curve to the points of each job. Otherwise the measured points are
-            used unchanged as the true response.
+        smooth: whether to replace the measured times and powers of each job by a monotone curve through
+            them. Otherwise the measured values are used unchanged as the true response of the job to
+            power limits.
     """
     jobs = []
     for path in sorted(folder.glob("summary_power_*.csv")):

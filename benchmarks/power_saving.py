@@ -1,17 +1,20 @@
 """Benchmark of power saving: saved energy and added waiting times of jobs.
 
-Three methods are compared. The first powers a node down after a fixed idle time. The second is the rule of
-slurm-energy, which uses a forecast. The third is the clairvoyant bound: the minimum energy without any added
-wait. For this bound, the schedule with all nodes on is known. A node is powered down in each idle gap in
-which this saves energy, and boots in time.
+Three methods are compared. The first method powers a node down after a fixed idle time. The second
+method is the rule of slurm-energy, which uses a forecast. The third method is the clairvoyant bound:
+the minimum energy without any added wait. For this bound, the schedule with all nodes on is known. A
+node is powered down in each idle gap in which this saves energy, and boots in time.
 
-Fixed idle times and the rule are each simulated with several warm reserves (idle nodes that stay on). The
-last table compares the rule with fixed times at equal mean waits. For both methods, the settings are chosen
-on the first half of each trace.
+The fixed idle times and the rule are each simulated with several warm reserves (idle nodes that stay
+on).
 
-Each trace is simulated as a whole under every setting. Arrivals of two traces are stretched so that nodes
-are idle. A table shows one half of the time of the trace, with all settings that were tried. To evaluate a
-setting, choose it on the first half (`--half first`) and read its result in the second half.
+Each trace of jobs is simulated as a whole with every setting. Afterwards the time of the trace is
+divided into two halves. A table shows the results in one half, for all settings that were tried. The
+first half (`--half first`) serves to choose a setting. The second half shows the result of this
+setting on other data. The last table does this for both methods: it compares the rule with fixed idle
+times at equal mean waits.
+
+The arrivals of two traces are stretched in time so that nodes are idle.
 
 Needs: pip install '.[simulation]', and a folder with the traces lublin_256.swf, pai-100k.csv and
 sample_eagle_data.csv.
@@ -73,7 +76,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class PowerSavingFigures:
-    """Energy, waits and boots in a part of the simulated time."""
+    """Energy, waiting times of jobs and boots of nodes in a part of the simulated time."""
 
     energy_kwh: float
     mean_wait_s: float

@@ -1,8 +1,7 @@
-"""Random power series of programs for the benchmark of the period detection.
+"""Random power series of programs, for the benchmark that tests the detector of periods.
 
-Each family of programs is a generator. The constants of the detector were fitted to the
-families in FITTED only. The families in HELD_OUT show how the detector performs on programs of
-other kinds.
+Each family of programs is a generator. The constants of the detector were fitted to the families in
+FITTED only. The families in HELD_OUT show how the detector performs on programs of other kinds.
 """
 
 from __future__ import annotations
@@ -318,7 +317,8 @@ def two_loops(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 def growing(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Return a synthetic program whose steps become 15 to 50 % longer at several instants.
 
-    No single period describes its whole power series.
+    The detector of periods must find no period, because no single period describes the whole power
+    series.
     """
     changes = int(rng.integers(2, 5))
     stage = np.minimum((times / times[-1] * changes).astype(int), changes - 1)

@@ -1,15 +1,16 @@
 """Random GPU responses to power limits, as input files of `benchmarks/tuning.py --data DIR`.
 
-Dynamic power follows V²f, and time follows a roofline. Half of the jobs wait for their host for a part of
-the time. The coefficients of each GPU and job are drawn at random. Jobs outside the range of measured GPUs
-are left out. This range bounds the time at 0.8, 0.7 and 0.6 of the job's untuned power. It comes from two
-sources: the published classes of data-center GPUs, and the A40 and Quadro RTX 6000 of the power-limit study
-(5 to 95 %). In addition, no limit may save more than 42 % of the EDP, as on the two GPUs of the study.
+Dynamic power follows V²f, and time follows a roofline. Half of the jobs wait for their host for a
+part of the time. The coefficients of each GPU and job are drawn at random. A drawn job is left out if
+it responds more strongly or more weakly than jobs on measured GPUs. The permitted range bounds the
+job's time at power limits of 0.8, 0.7 and 0.6 of its untuned power. The range comes from two sources:
+the published classes of data-center GPUs, and the A40 and Quadro RTX 6000 of the power-limit study (5
+to 95 %). In addition, no limit may save more than 42 % of the EDP, as on the two GPUs of the study.
 
-`--beyond` draws GPUs outside this range. No job is left out, so the steepness of a response has no bound.
-Steps vary by 2 to 10 %. On half of the GPUs the minimum limit is two thirds of the default, and there are
-three to five limits. Each limit has 25 rows, so that the mean of the rows is near the true response in spite
-of the noise.
+`--beyond` draws GPUs outside this range. No job is left out, so the steepness of a response has no
+bound. Steps vary by 2 to 10 %. On half of the GPUs the minimum limit is two thirds of the default,
+and there are three to five limits. Each limit has 25 rows, so that the mean of the rows is near the
+true response in spite of the noise.
 """
 
 from __future__ import annotations
@@ -149,10 +150,10 @@ def _is_plausible(power: np.ndarray, time: np.ndarray) -> bool:
 
 
 def _at(power: np.ndarray, time: np.ndarray, share: float) -> float:
-    """Return the relative run time of a random GPU under a power limit.
+    """Return the relative run time of one of the randomly drawn GPUs under a power limit.
 
-    The GPU runs at the highest clock whose power is within the limit. The result is infinite if no clock has
-    a power within the limit.
+    The GPU runs at the highest clock whose power is within the limit. The result is infinite if no clock
+    has a power within the limit.
 
     Args:
         power: relative power at each clock, ascending.

@@ -77,7 +77,10 @@ class RealQueue:
         return self.run(*command).split(";")[0].strip()
 
     def ranked(self) -> dict[str, Any]:
-        """Wait until senergyctld has ranked all records of the queue; return its status of the ranking."""
+        """Wait until senergyctld has ranked all records of the queue.
+
+        Return the part about the ranking of senergyctld's status.
+        """
         deadline = time.monotonic() + TIMEOUT_S
         while (result := self._controller.get("/v1/status")["priority"])["ranked"] != self._ranked:
             if time.monotonic() > deadline:
@@ -115,7 +118,7 @@ class RealQueue:
         return result[observed + 1 : observed + 1 + count]
 
     def _pass_lines(self) -> list[dict[str, float]]:
-        """Return the measured times of all passes of slurmctld over the priorities so far.
+        """Return the measured times of all passes in which slurmctld computed the priorities of jobs.
 
         The last pass may be incomplete.
         """
@@ -151,7 +154,10 @@ class RealQueue:
 
 @contextlib.contextmanager
 def real_queue(*settings: str) -> Iterator[RealQueue]:
-    """Context manager for a lab in plugin mode. `settings` are added as lines to its slurm.conf."""
+    """Context manager for a lab (emulated cluster) whose queue the plugin in slurmctld orders.
+
+    `settings` are added as lines to the lab's slurm.conf.
+    """
     lab_layout = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
     with tempfile.TemporaryDirectory(prefix="senergy-", dir="/dev/shm") as folder:
         yield from _lab_with_tables(lab_layout, Path(folder), settings)

@@ -90,9 +90,10 @@ def _parsed(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _times(rows: RecordRows, first: int, last: int) -> str:
-    """Return an SQL query that generates synthetic jobs.
+    """Return an SQL query that generates synthetic jobs for a benchmark.
 
-    Each row has a job's number, start, end, uid, and the first part of its record ids.
+    Each row of the result has the number of a job, its start, its end, the uid of its owner, and the
+    first part of the ids of its records.
 
     Args:
         rows: parameters of the generated rows.

@@ -1,14 +1,15 @@
-"""CPU time of one sample of a node, for senergyd's sampler, for bare reads, and for other tools.
+"""Benchmark of the CPU time that one sample of a node costs, for senergyd and for other tools.
 
 Each tool samples 2 sockets, DRAM and 8 GPUs of the same emulated node once per interval, in a
-separate process. The cost is the CPU time of this process and its children after start-up,
-divided by the number of samples. `bare` reads the same files with pread, calls NVML as often
-as the sampler does, and stores nothing. `senergyd` is the whole agent with one job that has
-the node: sampling, attribution, trace, checkpoints. Tools take turns. The result of a tool is
-its minimum over the rounds, because other work on the machine only adds time. Needs root and
-the extra `judges`; EA2P needs `--ea2p PATH` of a checkout.
+separate process. The cost of a sample is the CPU time of this process and its children after
+start-up, divided by the number of samples. `bare` reads the same files with pread, calls NVML as
+often as senergyd's sampler does, and stores nothing. `senergyd` is the whole agent while one job uses
+the node: sampling, attribution, trace, checkpoints. The tools run one after another, in several
+rounds. The result of a tool is its minimum over the rounds, because other work on the machine only
+adds time. The benchmark needs root and the optional dependencies `judges`. The tool EA2P also needs
+`--ea2p PATH` of a checkout.
 
-Prints these claims about ratios of CPU time per sample:
+The benchmark prints these results about ratios of CPU time per sample:
 - `CLAIM sampling_TOOL ratio=...`: the tool divided by the sampler, target at least 5;
 - `CLAIM sampling_bare`: the sampler divided by bare reads, target at most 1.5;
 - `CLAIM sampling_whole_agent`: the whole agent divided by Zeus, target at most 0.5.

@@ -1,23 +1,26 @@
-"""Size of the clusters that one senergyctld serves.
+"""Benchmark of the size of the clusters that one senergyctld can serve.
 
-Part `agents`: simulated agents (default 10,000) send reports with the real protocol over loopback. The
-database is SQLite, then PostgreSQL. Live reports come at the default interval, which senergyctld lengthens.
-Jobs run for 2 h on average on 4 nodes, each with a trace and two steps. Then all nodes close their period at
-once, as at each full hour. The CPU time of senergyctld is read from /proc. It excludes the CPU time of the
-simulated agents, munged and PostgreSQL, which is printed separately. This part runs in its own network
+Part `agents`: simulated agents (default 10,000) send reports with the real protocol over loopback.
+The part runs first with SQLite as the database, then with PostgreSQL. Live reports come at the
+default interval, which senergyctld lengthens. Jobs run for 2 h on average on 4 nodes, each with a
+power trace and two steps. Then all nodes close their measurement period at once, as at each full
+hour. The CPU time of senergyctld is read from /proc. It excludes the CPU time of the simulated
+agents, munged and PostgreSQL, which is printed separately. This part runs in its own network
 namespace and needs root.
 
-Part `records`: a database holds the records of a cluster of 10,000 nodes. A record has 1.5 KB on PostgreSQL.
-SQLite gets a tenth of the records. An operator and one of 1,000 users run commands on this database. The
-commands run without slurmdbd, so that only the time of slurm-energy counts. The command, senergyctld and the
-database server together may use at most 1 s of CPU time per command.
+Part `records`: a database holds the records of a cluster of 10,000 nodes. A record has 1.5 KB on
+PostgreSQL. The database on SQLite holds only a tenth of the records. An operator and one of 1,000
+users run commands on this database. The commands run without slurmdbd, so that only the time of
+slurm-energy counts. The command, senergyctld and the database server together may use at most 1 s of
+CPU time per command.
 
-Part `queue`: a slurmctld without slurmd has 10,000 nodes and 100,000 pending tasks of job arrays. The part
-measures CPU time, cycle time and RPCs of senergyctld, which ranks the tasks.
+Part `queue`: a slurmctld without slurmd has 10,000 nodes and 100,000 pending tasks of job arrays. The
+part measures CPU time, cycle time and RPCs of senergyctld, which ranks the tasks.
 
-Prints a `CLAIM` line for each result. STORE is the kind of database:
+The benchmark prints a `CLAIM` line for each result. STORE is the kind of database:
 
-- `scale_lag_STORE`: maximum seconds from hand-over to confirmation, divided by 3,600 s.
+- `scale_lag_STORE`: maximum seconds from the hand-over of a message to its confirmation,
+  divided by 3,600 s.
 - `scale_cores_STORE`: CPU seconds of senergyctld per second.
 - `scale_memory_STORE`: highest memory of senergyctld, divided by 2 GB.
 - `scale_missing_STORE`: number of items lost or doubled.

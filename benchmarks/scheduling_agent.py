@@ -38,7 +38,7 @@ Row = tuple[float, float, float]
 
 
 def of_agent(environment: SchedulingEnvironment, agent: LinearAgent, seed: int) -> Row:
-    """Let the trained agent schedule one workload.
+    """Let the trained reinforcement learning agent schedule one workload.
 
     Return the cost, the energy in kWh, and the mean completion time.
     """

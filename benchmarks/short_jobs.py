@@ -1,13 +1,14 @@
 """Benchmark of the CPU time that senergyd needs per short job.
 
-The first jobs of an hour are compared with jobs after many others. One senergyd runs in an emulated node
-without GPUs. Each job is announced as slurmd and slurmstepd announce a batch job (begin, start and end of
-one step, end). Three jobs share the node at any time. The figure is the CPU time of all threads, divided by
-the number of jobs. Files and sensors of the node are served by FUSE, so system time is higher than on real
-hardware. Records are not delivered. The benchmark needs root.
+The benchmark checks that the CPU time per job does not grow with the number of earlier jobs. It
+compares the first jobs of an hour with jobs that follow many others. One senergyd runs in an emulated
+node without GPUs. Each job is announced as slurmd and slurmstepd announce a batch job (begin, start
+and end of one step, end). Three jobs share the node at any time. The figure is the CPU time of all
+threads, divided by the number of jobs. Files and sensors of the node are served by FUSE, so system
+time is higher than on real hardware. Records are not delivered. The benchmark needs root.
 
-It prints `CLAIM short_jobs ratio=... target=<=1.5 holds=yes|no`. The ratio is the CPU time per job after
-many jobs divided by that of the first jobs.
+It prints `CLAIM short_jobs ratio=... target=<=1.5 holds=yes|no`. The ratio is the CPU time per job
+after many jobs divided by that of the first jobs.
 """
 
 from __future__ import annotations

@@ -222,8 +222,8 @@ def same_wait(ratio: float) -> dict[str, Any]:
 def thesis_claim() -> dict[str, Any]:
     """Measure how long all experiments of the thesis take in the simulator.
 
-    Return the claim that compares this time with its target. The experiments use every policy and 10 seeds.
-    They run on two cores.
+    Return a claim: the measured time compared with its target. The experiments use every policy and 10
+    seeds. They run on two cores.
     """
     begin = time.perf_counter()
     program = Path(__file__).parent / "thesis" / "reproduce.py"

@@ -84,12 +84,15 @@ def accasim(count: int) -> dict[str, float]:
 
 
 def accasims_easy(count: int) -> list[float]:
-    """Return the start times under the rule of AccaSim's EASY backfill.
+    """Simulate the EASY backfill of the simulator AccaSim, and return the start times of jobs.
 
-    The rule explains where AccaSim's EASY differs from the textbook's EASY. Every job that fits
-    starts before the job at the head of the queue, even if this delays the head, because AccaSim's
-    list of reserved nodes is always empty. The head waits until its reserved time, even if enough
-    nodes are free before.
+    AccaSim's EASY differs from the textbook in two points. First, every job that fits starts before the
+    job at the head of the queue, even if this delays the head. The reason is that AccaSim's list of
+    reserved nodes is always empty. Second, the head waits until its reserved time, even if enough nodes
+    are free before.
+
+    Args:
+        count: number of jobs.
     """
     submit_s, units, time_s, limit_s = (column.tolist() for column in columns(count))
     start_s = [math.nan] * count

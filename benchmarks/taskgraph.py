@@ -84,8 +84,8 @@ def measure(networks: int) -> dict[str, Any]:
 def equal_digits(first: Any, second: Any) -> float:
     """Return the number of decimal digits in which two arrays agree, at most 16.
 
-    The digits are counted from the largest absolute value of `first`. If the arrays are equal, the result is
-    16.
+    The number is -log10(d / m). Here d is the largest absolute difference of the arrays, and m is the
+    largest absolute value in `first`. If the arrays are equal, the result is 16.
     """
     import numpy as np
 

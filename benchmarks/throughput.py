@@ -88,13 +88,13 @@ def main() -> int:
 
 
 def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[tuple[float, float]]]:
-    """Measure the job throughput of each lab in batches.
+    """Measure the job throughput of each lab (emulated cluster) in batches.
 
     The first batch of each lab is a warm-up and is not part of the result.
 
     Returns:
-        For each lab by name, one pair per batch. Both values are in jobs per second: the measured
-        rate, and the rate after the CPU time of the emulators has been subtracted.
+        For each lab by name, one pair of rates per batch, in jobs per second. The first is the measured
+        rate. The second is the rate after the CPU time of the emulators has been subtracted.
     """
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in labs}
     for batch in range(batches + 1):
@@ -112,7 +112,7 @@ def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[tup
 
 
 def cpu_seconds(labs: Iterable[Lab]) -> dict[str, float]:
-    """Return the CPU seconds so far of the daemons of all labs by kind."""
+    """Return the CPU seconds that the daemons of all labs (emulated clusters) have used, by kind."""
     used = dict.fromkeys(DAEMONS, 0.0)
     for lab in labs:
         status = lab.status()

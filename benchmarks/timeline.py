@@ -1,13 +1,13 @@
-"""Time, memory and size of `senergy timeline` for a job with 64 ranks and 10 million events.
+"""Benchmark of `senergy timeline` for a job with 64 ranks and 10 million events.
 
-Event files of the job of one hour are generated: 8 nodes with 8 GPUs, steps of data, copy,
-forward, backward, communication and optimizer. `senergy timeline` writes the trace and the
-page in a separate process, whose maximum resident memory is measured. The same run measures
-the speed of the disk and of gzip alone on the same bytes. This speed is a bound for any
-writer.
+The benchmark measures time, memory and output size. It generates the event files of a job of one hour
+on 8 nodes with 8 GPUs each. The steps of the job consist of the phases data, copy, forward, backward,
+communication and optimizer. Then `senergy timeline` writes the trace and the page in a separate
+process, whose maximum resident memory is measured. For comparison, the benchmark measures how fast
+the disk and gzip alone process the same bytes. No program could write the output faster.
 
-Prints `CLAIM timeline_*` with three ratios: run time divided by 60 s, resident memory divided
-by 1 GB, and size of the page divided by 5 MB. --keep keeps the files in a directory.
+The benchmark prints `CLAIM timeline_*` with three ratios: run time divided by 60 s, resident memory
+divided by 1 GB, and size of the page divided by 5 MB. --keep keeps the files in a directory.
 """
 
 from __future__ import annotations

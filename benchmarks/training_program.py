@@ -249,7 +249,7 @@ def train(args: argparse.Namespace, size: int) -> int:
 
 
 class Collation:
-    """Builds a batch of samples in a given CPU time.
+    """Collate function of a data loader that needs a given CPU time per batch, for test programs.
 
     Args:
         milliseconds: CPU time of a batch.

@@ -318,10 +318,10 @@ def _rows(results: Sequence[JobResult], limit: float, gpu: str | None = None) ->
 
 
 def _claims(results: Sequence[JobResult]) -> list[Claim]:
-    """Return the claims (comparisons of results with targets) of the benchmark for each GPU.
+    """Return the comparisons of the benchmark's results with targets (claims), for each GPU.
 
-    They are about the loss of energy-delay product (EDP), exceeded slowdown limits, and the saving. The
-    ratio of a claim about EDP is the mean relative loss of EDP against the best static limit.
+    They concern the loss of energy-delay product (EDP), exceeded slowdown limits, and the saving. A loss
+    of EDP is the mean excess of the EDP over the EDP at the best static limit.
     """
     claims = []
     for gpu in sorted({result.job.gpu for result in results}):

@@ -1,22 +1,22 @@
 """Benchmark of tuning: jobs on emulated nodes, compared with the best fixed setting.
 
-No table lists these nodes: the coefficients of each node are drawn at random (`senergy lab profile`). Half
-of the nodes have GPUs. Seven kernels and three programs of several phases run on each node. The objectives
-are `edp` without a limit, and `energy` with slowdown limits of 3, 5 and 10 %. The energy of a job is the
-energy of its whole node.
+The coefficients of each node are drawn at random (`senergy lab profile`), so that the tuning cannot
+know them from a table. Half of the nodes have GPUs. Seven kernels and three programs of several
+phases run on each node. The objectives are `edp` without a limit, and `energy` with slowdown limits
+of 3, 5 and 10 %. The energy of a job is the energy of its whole node.
 
-Each run is a job of an agent's job manager on a virtual clock. `--search-only` runs only the search, which
-is faster. The progress that a job reports varies by 2 % per second.
+Each run is a job of an agent's job manager on a virtual clock. `--search-only` runs only the search
+for the best setting, which is faster. The progress per second that a job reports varies by 2 %.
 
-To find the best fixed setting, each program also runs without noise at every point of a grid of GPU limits
-and CPU frequencies. `saving` is the fraction of the untuned energy-delay product or energy that a tuned run
-saves; the search is a part of the run. `possible` is the saving at the best point of the grid. `share` is
-the sum of `saving` divided by the sum of `possible`. A run is called responsive if `possible` is at least 2
-%.
+To find the best fixed setting, each program also runs without noise at every point of a grid of GPU
+limits and CPU frequencies. The results have three figures. `saving` is the fraction of the untuned
+energy-delay product or energy that a tuned run saves; the search is a part of the run. `possible` is
+the saving at the best point of the grid. `share` is the sum of `saving` divided by the sum of
+`possible`. A run is called responsive if `possible` is at least 2 %.
 
-`--regain` measures something else: how fast a program becomes fast again after it has changed. The program
-is memory-bound for 200 steps of one second, then compute-bound for 100 steps. Its speed is regained when the
-program is at most 6 % slower than untuned.
+`--regain` measures something else: how fast a program becomes fast again after it has changed. The
+program is memory-bound for 200 steps of one second, then compute-bound for 100 steps. Its speed is
+regained when the program is at most 6 % slower than untuned.
 """
 
 from __future__ import annotations

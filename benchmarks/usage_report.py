@@ -1,14 +1,15 @@
 """Duration of `senergy report` over a month with 1,000,000 jobs.
 
-The benchmark fills a database with 30 days of hourly energy of 1,000,000 jobs of 250 users in 50 accounts.
-The tables have the contents that senergyctld would store: sums, runs, and facts about jobs. Jobs have 4
-policies, 3 partitions, 6 sizes and 20 tags. Each report is timed from the query of the database to the
-printed lines. The time of a report is the minimum of three runs.
+The benchmark fills a database with 30 days of hourly energy of 1,000,000 jobs of 250 users in 50
+accounts. The tables have the contents that senergyctld would store: sums, runs, and facts about jobs.
+Jobs have 4 policies, 3 partitions, 6 sizes and 20 tags. Each report is timed from the query of the
+database to the printed lines. The time of a report is the minimum of three runs.
 
-With --server, a private MariaDB or PostgreSQL server is used instead of a SQLite file. The benchmark prints
-`CLAIM report_*` for each report. The ratio of the claim is the duration in seconds, divided by one second.
-`*_hourly_co2e` is a report with a carbon intensity that changes each hour. `*_local_day` is a report by days
-of another time zone.
+With --server, a private MariaDB or PostgreSQL server is used instead of a SQLite file.
+
+For each report, the benchmark prints a line `CLAIM report_*` that compares the duration with its
+target. The line states the duration in seconds as `ratio`. `*_hourly_co2e` is a report with a carbon
+intensity that changes each hour. `*_local_day` is a report by days of another time zone.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ REPORTS = {
 
 
 def fill(connection: Any, jobs: int, seed: int) -> None:
-    """Store the sums, runs and facts of random jobs."""
+    """Fill the database with random jobs: their accounting data, their runs, and their hourly sums."""
     rng, groups = random.Random(seed), GroupIds()
     users = [(f"user{i:03}", f"account{i % 50:02}", 1000 + i) for i in range(250)]
     habits = {user: [_habit(rng, user) for _ in range(rng.randint(2, 8))] for user in users}
@@ -183,7 +184,11 @@ def report(connection: Any, words: str, factors: GridFactors) -> int:
 
 
 def timed(run: Callable[[], int]) -> tuple[float, float, int]:
-    """Return the shortest of three durations and CPU times of this process in seconds, and the result."""
+    """Run a function three times, and return its shortest durations and its result.
+
+    The first value is the shortest elapsed time in seconds. The second value is the shortest CPU time of
+    this process in seconds. The third value is the result of the last run.
+    """
     best, cpu, result = float("inf"), float("inf"), 0
     for _ in range(3):
         begin, cpu_begin = time.perf_counter(), time.process_time()

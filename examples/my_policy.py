@@ -11,9 +11,11 @@ from slurm_energy.scheduling.ranking import least, ranked
 
 @register("frugal")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Lowest energy over all shapes first; an hour of waiting halves the score.
+    """Rank the job with the lowest predicted energy first; an hour of waiting halves its score.
 
-    score = min(P T) / (1 + wait / 3600), with a deadline divided by 10
+    A shape is one way to run a job. P and T are the predicted power and time of the job in a shape. A
+    lower score is better: score = min(P T) / (1 + wait / 3600), with the minimum over all shapes. If the
+    job has a deadline, the score is divided by 10.
     """
     table = queue.alternatives
     choice, energy_joules = least(table.energy_joules, table)  # row of the most efficient shape of each job

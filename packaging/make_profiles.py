@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compute the shipped workload profiles: `packaging/make_profiles.py [NAME ...]`.
 
-Needs torch, transformers and torchvision; no weights, no data, no GPU. Writes
-slurm_energy/oracle/workload/profiles/NAME.json, and tests/unit/profile_references.json: parameters and
-operations of the same models by PyTorch's own counter, which the tests hold the profiles to.
+The program needs torch, transformers and torchvision. It needs no weights, no data and no GPU. It
+writes the profiles to slurm_energy/oracle/workload/profiles/NAME.json. It also writes
+tests/unit/profile_references.json. This file contains the parameters and operations of the same
+models, as PyTorch's own counter counts them. Tests compare the profiles with these numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ REFERENCE_BATCH = 3
 
 @dataclass(frozen=True)
 class Entry:
-    """One model of the zoo: its constructor, its inputs and its labels."""
+    """One model for which a workload profile is computed: its constructor, inputs and labels."""
 
     build: Callable[[], nn.Module]
     inputs: Callable[[int], Any]
@@ -76,7 +77,15 @@ def tokens(length: int) -> Callable[[int], Any]:
 
 
 def text(length: int) -> Callable[[int], Any]:
-    """Inputs of a language model with its loss; the mask is given, as a made one would be looked into."""
+    """Return a function that builds the inputs of a language model for a given batch size.
+
+    The inputs contain labels, so that the model also computes its loss. They also contain the attention
+    mask. Without it, the model would compute a mask and inspect its values, but the tensors have no
+    values (device `meta`).
+
+    Args:
+        length: tokens per sample.
+    """
 
     def build(batch: int) -> Any:
         ids = torch.empty(batch, length, dtype=torch.long, device="meta")
@@ -118,7 +127,10 @@ def small_shufflenet() -> nn.Module:
 
 
 class NeuralCollaborativeFilter(nn.Module):
-    """Matrix factorisation beside a perceptron (NeuMF), 32 factors, 3 layers, MovieLens-1M."""
+    """Recommender network NeuMF: a matrix factorisation and a perceptron side by side.
+
+    By default, it has 32 factors and 3 layers, and the numbers of users and items of MovieLens-1M.
+    """
 
     def __init__(self, users: int = 6040, items: int = 3706, factors: int = 32, layers: int = 3) -> None:
         super().__init__()
@@ -168,7 +180,10 @@ class DeepSpeech(nn.Module):
 
 
 class UNet(nn.Module):
-    """Four steps down and up with two 3x3 convolutions each, 64 to 1,024 channels."""
+    """U-Net: convolutional network with four steps down and four steps up in resolution.
+
+    Each step has two 3x3 convolutions. The number of channels is 64 to 1,024.
+    """
 
     def __init__(self, classes: int = 2, width: int = 64, depth: int = 4) -> None:
         super().__init__()
@@ -198,7 +213,11 @@ def _double(low: int, high: int) -> nn.Sequential:
 
 
 class SSD300(nn.Module):
-    """Single-shot detector: ResNet-34 up to its third stage, five further scales, 8,732 boxes, 81 classes."""
+    """Single-shot detector SSD300, a neural network that detects objects in images.
+
+    It consists of a ResNet-34 up to its third stage and five further scales. It has 8,732 boxes and 81
+    classes.
+    """
 
     def __init__(self, classes: int = 81) -> None:
         super().__init__()
@@ -317,7 +336,7 @@ ZOO: dict[str, Entry] = {
 
 
 def main() -> None:
-    """Trace the named models, or all."""
+    """Trace the models that the command line names, or all models, and write their workload profiles."""
     torch.manual_seed(0)
     PROFILES.mkdir(exist_ok=True)
     references = json.loads(REFERENCES.read_text()) if REFERENCES.exists() else {}
@@ -340,7 +359,10 @@ def main() -> None:
 
 
 def reference(module: nn.Module, entry: Entry) -> dict[str, Any]:
-    """Count one forward pass by PyTorch's own counter."""
+    """Return the number of operations of one forward pass, counted by PyTorch, for comparison.
+
+    The result also contains the number of parameters, the batch size and the family of the model.
+    """
     given = entry.inputs(REFERENCE_BATCH)
     module.train()
     with FlopCounterMode(display=False) as counter:

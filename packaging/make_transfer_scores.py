@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 
 class Kind(NamedTuple):
-    """A measured kind of device and its knowledge for other kinds."""
+    """A kind of device with measurements, and what they teach about other kinds of device."""
 
     hardware: Hardware
     rows: list[Measurement]
@@ -74,7 +74,18 @@ def measured(kind: str, path: str, precision: str) -> Kind:
 
 
 def scores(source: Kind, target: Kind) -> Array:
-    """Return the scores of time and of power of all rows of a kind predicted from another, shape (2, n)."""
+    """Return the scores of predictions for one kind of device from measurements of another kind.
+
+    A score is the absolute error of the logarithm of a prediction, divided by its predicted standard
+    deviation.
+
+    Args:
+        source: kind of device whose measurements are used for the predictions.
+        target: kind of device for which time and power are predicted.
+
+    Returns:
+        Scores of time and of power of the n measurements of `target`, shape (2, n).
+    """
     prior = Transfer(source.transfer.sources, source.transfer.cap_share, source.transfer.workloads)
     calibration = Calibration(target.hardware.name, evidence=Evidence(prior))
     oracle = TrainingOracle(lambda name: calibration, looping=True)
@@ -91,7 +102,14 @@ def scores(source: Kind, target: Kind) -> Array:
 
 
 def quantiles(pairs: list[Array]) -> Array:
-    """Return the quantiles of pooled scores at `SCORE_LEVELS`; each pair has the same weight."""
+    """Return the quantiles at `SCORE_LEVELS` of all scores together.
+
+    A score is the scaled error of a prediction for one kind of device from another kind. Each such pair
+    of kinds has the same weight, even if the pairs have different numbers of scores.
+
+    Args:
+        pairs: scores of each pair of kinds.
+    """
     values = np.concatenate(pairs)
     weights = np.concatenate([np.full(len(pair), 1.0 / len(pair)) for pair in pairs])
     order = np.argsort(values)

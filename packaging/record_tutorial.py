@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Run the commands of a tutorial in a lab and write their output into the page.
 
-    packaging/record_tutorial.py [PAGE]        as root, with `senergy` on PATH; takes about ten minutes
+    packaging/record_tutorial.py [PAGE]
 
-PAGE is docs/tutorial.md by default. docs/diagnosis-tutorial.md needs a virtual environment with PyTorch and
-slurm_energy, which $VIRTUAL_ENV names.
+The script takes about ten minutes. It needs root, and `senergy` on PATH. PAGE is docs/tutorial.md by
+default. docs/diagnosis-tutorial.md needs a virtual environment with PyTorch and slurm_energy, which
+$VIRTUAL_ENV names.
 
-A block ```console holds commands after `$ `, whose further lines begin with `> `, and their output, which is
-replaced. The lab has the options of the page's first `senergy lab up`; it is a new one in a temporary
-directory, so that its jobs have the numbers of the page. A failing command is recorded like any other. The
-page stays as it is if the lab cannot be brought up.
+A block ```console contains commands and their output. A command begins after `$ `, and its further
+lines begin with `> `. The script replaces the output. A failing command is recorded like any other.
+
+The script starts a new lab in a temporary directory, so that its jobs have the numbers of the page.
+The lab has the options of the page's first `senergy lab up`. If the lab cannot be started, the page
+is not changed.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ _BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 
 
 def commands(body: str) -> list[str]:
-    """Return the commands of a block."""
+    """Return the commands in a console block of a tutorial page.
+
+    A command follows `$ `. Its further lines begin with `> `. All other lines of the block are output.
+    """
     found: list[str] = []
     for line in body.splitlines():
         if line.startswith("$ "):
@@ -40,7 +46,15 @@ def commands(body: str) -> list[str]:
 
 
 def recorded(body: str, shell: list[str], directory: Path) -> str:
-    """Run the commands of a block and return the block with their output."""
+    """Run the commands of a console block in a tutorial. Return the new content of the block.
+
+    The content consists of the commands and their present output.
+
+    Args:
+        body: old content of the block.
+        shell: command that starts a shell for each command.
+        directory: directory in which the commands run.
+    """
     lines: list[str] = []
     for command in commands(body):
         first, *more = command.split("\n")
@@ -74,7 +88,7 @@ def login_shell(lab: str) -> list[str]:
 
 
 def replaced(page: str, shell: list[str], directory: Path) -> Iterator[str]:
-    """Yield the parts of the page with new output."""
+    """Yield the text of a tutorial page in pieces, with newly recorded output of its commands."""
     end = 0
     for block in _BLOCK.finditer(page):
         yield page[end : block.start("body")]
@@ -84,7 +98,10 @@ def replaced(page: str, shell: list[str], directory: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Record the page that the argument names."""
+    """Run the commands of a tutorial page, and write their output into the page.
+
+    The first argument of the program names the page. By default, the page is docs/tutorial.md.
+    """
     page = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
     with tempfile.TemporaryDirectory(prefix="tutorial-", dir="/var/tmp") as folder:
         lab, work = f"{folder}/lab", Path(folder) / "work"

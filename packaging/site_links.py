@@ -1,9 +1,11 @@
-"""Hook of MkDocs: what a forge understands in the pages and MkDocs does not.
+"""Hook of MkDocs: converts what a web host of git repositories understands but MkDocs does not.
 
-Links to files outside docs/ work on a forge. In the site they become the path of the file, or a link below
-$REPOSITORY_URL if that is set, e.g. https://forge.example/site/slurm-energy/src/branch/main. A link to a
-missing file is an error. Words after the language of a code block, such as `sh fails`, are for the tests of
-the page and are left out.
+- Links to files outside docs/: such links work on the host of the repository. On the
+  documentation site, the hook replaces them by the path of the file. If $REPOSITORY_URL is set, it
+  replaces them by a link below this URL, e.g.
+  https://forge.example/site/slurm-energy/src/branch/main. A link to a missing file is an error.
+- Words after the language of a code block, such as `sh fails`: these words are for the tests
+  of the page. The hook leaves them out.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Put the files of each package into a directory tree; the builds of deb and rpm only wrap the trees.
+"""Put the files of each package into one directory tree per package.
 
     packaging/stage_payload.py --system bookworm --wheels DIR --output DIR
 
-Writes DIR/<package>/usr/..., for the packages in packaging/payload.toml and slurm-energy-plugins. Needs a C
-compiler, make, the headers of any supported Slurm, setuptools and wheel. Needs no network: the wheels of
-packaging/locks/pythonX.Y.txt are in the directory of --wheels (packaging/fetch-wheels). Modes and contents
-depend on the sources only.
+The builds of deb and rpm only wrap the trees. The program writes DIR/<package>/usr/... for the
+packages in packaging/payload.toml and for slurm-energy-plugins. It needs a C compiler, make, the
+headers of any supported Slurm, setuptools and wheel. It needs no network. The directory of
+--wheels contains the wheels that packaging/locks/pythonX.Y.txt lists (packaging/fetch-wheels
+downloads them). Modes and contents of the files depend on the sources only.
 """
 
 import argparse
@@ -73,7 +74,7 @@ sys.exit(main())
 
 
 class Payload:
-    """The trees of the packages.
+    """Writer of the directory trees that become the packages, one tree per package.
 
     Attributes:
         output: directory of the trees.
@@ -88,7 +89,7 @@ class Payload:
         self.system = self.payload["systems"][name]
 
     def path(self, package: str, name: Path | str) -> Path:
-        """Return the path of a file in a package; its directory exists."""
+        """Return the path of a file in a distribution package, and create the directory of the file."""
         path = self.output / package / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -103,7 +104,11 @@ class Payload:
 
 
 def stage_python(payload: Payload, wheels: Path) -> None:
-    """Stage slurm_energy, the lab and the contained distributions, and a virtual environment around them."""
+    """Put the Python files of the packages into the directory trees that become the packages.
+
+    These are slurm_energy, the lab, the contained Python distributions, and the virtual environment that
+    contains all of these.
+    """
     package_of = {
         name: package for package, names in payload.payload["distributions"].items() for name in names
     }
@@ -153,7 +158,10 @@ def build_wheel(folder: Path) -> Path:
 
 
 def _separate_lab(payload: Payload, site_packages: Path) -> None:
-    """Move the lab and its entry point into the package of the lab."""
+    """Move the lab and its entry point into a distribution package of their own.
+
+    The lab is the Python package slurm_energy_lab, which emulates a cluster.
+    """
     target = payload.path(LAB, SITE_PACKAGES / "slurm_energy_lab")
     (site_packages / "slurm_energy_lab").rename(target)
     metadata = next(site_packages.glob("slurm_energy-*.dist-info"))
@@ -170,7 +178,11 @@ def _separate_lab(payload: Payload, site_packages: Path) -> None:
 
 
 def stage_plugins(payload: Payload) -> None:
-    """Stage the SPANK plugins for each series of Slurm, hooks, Lua modules, and sources of the plugins."""
+    """Build the plugins and copy them into the file trees of the distribution packages.
+
+    The files are the SPANK plugins for each supported series of Slurm, the hooks, the Lua modules, and
+    the sources of the plugins.
+    """
     series = " ".join(payload.payload["slurm"]["series"])
     library = payload.path(BASE, LIBRARY)
     with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +222,11 @@ def _stage_plugin_sources(payload: Payload) -> None:
 
 
 def stage_system_files(payload: Payload, tools: Path) -> None:
-    """Stage units, sysusers.d and tmpfiles.d, man pages, completion and the documentation."""
+    """Put the system files of the packages into the directory trees that become the packages.
+
+    These are systemd units, files in sysusers.d and tmpfiles.d, man pages, shell completion and the
+    documentation.
+    """
     for package, units in UNIT_FILES.items():
         for unit in units:
             text = run_staged(payload, tools, "slurm_energy.cli.main", "template", "render", unit)
@@ -237,8 +253,8 @@ def stage_system_files(payload: Payload, tools: Path) -> None:
 def run_staged(payload: Payload, tools: Path, module: str, *arguments: str) -> str:
     """Run a module of the staged slurm_energy and return its output.
 
-    Compiled libraries of the staged distributions may be for another Python than the running one; the
-    modules that are run here need none.
+    A staged distribution may contain compiled libraries for another Python version than the running one.
+    The modules that this function runs need no compiled library.
     """
     paths = [str(payload.path(package, SITE_PACKAGES)) for package in (BASE, LAB)] + [str(tools)]
     code = (
@@ -262,7 +278,11 @@ def run(command: list[str], directory: Path) -> None:
 
 
 def set_modes(output: Path) -> None:
-    """Set modes that depend only on whether a file can be executed, and one modification time."""
+    """Set the permissions and the modification time of all files, so that builds are reproducible.
+
+    Directories and executable files get mode 755, all other files 644. The modification time is that of
+    the variable SOURCE_DATE_EPOCH, if it is set.
+    """
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     for path in sorted(output.rglob("*")):
         if not path.is_symlink():

@@ -1,9 +1,12 @@
 """Energy measurement, prediction and control for Slurm clusters.
 
 The package is layered: a module imports only from its own package and from lower layers
-(`docs/architecture.md`, section "Rooms"). Programs in jobs measure their sections with
-`slurm_energy.profile`, record the phases of their steps with `slurm_energy.watch` and `phase`, report
-completed work with `slurm_energy.progress`, and take adjusted values with `slurm_energy.adjusted`.
+(`docs/architecture.md`, section "Rooms"). A program in a job can use these functions:
+
+- `slurm_energy.profile` measures the energy of a section of the program.
+- `slurm_energy.watch` and `slurm_energy.phase` record the phases of the program's steps.
+- `slurm_energy.progress` reports completed work.
+- `slurm_energy.adjusted` returns values that the controller adjusts.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from slurm_energy.quantities import is_number, shown
 
 
 class AdjustmentKind(StrEnum):
-    """Kinds of adjustments.
+    """Kinds of adjustments: values of a program that can be changed for its next run.
 
-    The value of a kind is its name in permissions, in JSON and for `slurm_energy.adjusted`.
+    An example is the number of loader processes (`workers`). The text of a member is its name in
+    permissions, in JSON, and in calls of `slurm_energy.adjusted`.
     """
 
     WORKERS = "workers"
@@ -148,7 +149,7 @@ class Adjustment:
 
 
 def kind_named(name: Any) -> AdjustmentKind:
-    """Return the kind of adjustment with a name.
+    """Return the kind of adjustment that has the given name.
 
     Raises:
         UsageError: no kind has this name.

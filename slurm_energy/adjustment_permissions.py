@@ -80,10 +80,13 @@ class AdjustmentPermissions:
         return ",".join(items)
 
     def within(self, limits: AdjustmentPermissions) -> AdjustmentPermissions:
-        """Return the part of these permissions that a second set of permissions also allows.
+        """Return these permissions, restricted to what other permissions also allow.
 
-        The range of values of each kind of adjustment is reduced to the values that both permit. A kind that
-        `limits` does not name keeps its range. A kind without a common value is left out.
+        A kind of adjustment keeps those values that both permissions allow. A kind without such a value is
+        left out. A kind that `limits` does not name is not restricted.
+
+        Args:
+            limits: the other permissions.
         """
         ranges = {}
         for kind, (low, high) in self.ranges.items():
@@ -99,10 +102,12 @@ class AdjustmentPermissions:
         return AdjustmentPermissions(kept, self.slowdown_percent)
 
     def permits(self, kind: AdjustmentKind, value: float) -> bool:
-        """Return whether an adjustment may set this value.
+        """Return whether the user permits that an adjustment sets this value.
 
-        `kind` is the kind of the adjustment. An adjustment whose kind has no permitted range is not
-        permitted.
+        Args:
+            kind: kind of the adjustment. If the user has permitted no range of values for this kind, the
+                result is False.
+            value: the value to set.
         """
         low, high = self.ranges.get(kind, (1, 0))
         return low <= value <= high

@@ -85,16 +85,17 @@ class PeriodJob:
 class NodePeriod:
     """Energy of a node from `start` to `end`, in whole Unix seconds (UTC).
 
-    A period usually lasts from one multiple of `agent.period_s` to the next. A period is shorter if the agent
-    starts or stops, and longer if the counters continued while the agent was stopped.
+    A period usually lasts from one multiple of `agent.period_s` to the next. A period is shorter if the
+    agent starts or stops during this time. It is longer if the agent was stopped and the counters
+    continued.
 
     Attributes:
         cluster, node: Slurm's names.
         components: energy by component: `cpu`, `dram`, `gpu[INDEX]` and `other`. A component is absent if
             its energy is unknown.
         jobs: the jobs that used energy.
-        late_seconds: maximum time before `start`, in seconds, whose energy this period may contain because a
-            meter reported that energy late.
+        late_seconds: maximum time before `start`, in seconds, whose energy this period may contain
+            because a meter reported that energy late.
         uncertain_seconds: seconds in which energy may be missing, because a counter was unreadable or may
             have wrapped, or because the energy will be reported late; the maximum over the components.
         period_id: unique id.
@@ -114,7 +115,7 @@ class NodePeriod:
 
     @property
     def record_id(self) -> str:
-        """Id under which the agent's spool stores this period."""
+        """Id under which this period waits in the agent's spool for its delivery to the controller."""
         return self.period_id
 
     def to_json(self) -> dict[str, Any]:

@@ -178,8 +178,8 @@ class EnergyRecord:
     def energy_joules(self) -> float | None:
         """Energy of the record in joules; None if no component's energy is known.
 
-        The energy of the record is that of the component `node` if it is known, else the sum of the known
-        components.
+        If the energy of the component `node` (the whole node) is known, it is returned. Otherwise the result
+        is the sum over the known components.
         """
         known = {c.name: c.energy_joules for c in self.components if c.energy_joules is not None}
         if "node" in known:

@@ -260,9 +260,10 @@ def _word(record: logging.LogRecord) -> str:
 
 
 def _is_journal(stream: TextIO) -> bool:
-    """Return whether a stream is the journal.
+    """Return whether a stream is connected to the systemd journal.
 
-    The variable JOURNAL_STREAM contains the device and the inode of the journal.
+    systemd sets the environment variable JOURNAL_STREAM to the device and the inode of the journal's
+    socket. The stream is compared with these numbers.
     """
     try:
         status = os.fstat(stream.fileno())

@@ -1,6 +1,6 @@
-"""Division of a limit that all users share.
+"""Division of a limited number of items among users, so that no user can take all of it.
 
-Each user gets the same maximum. All functions are pure.
+Every user gets the same maximum. All functions are pure.
 """
 
 from __future__ import annotations

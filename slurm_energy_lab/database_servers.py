@@ -124,10 +124,10 @@ class DatabaseServer(ABC):
         remove_remains(self.data)
 
     def close(self) -> None:
-        """End the server. The directory is removed if it is a temporary directory.
+        """End the server.
 
-        In a directory that is kept, the server is shut down in an orderly way. Otherwise the server is
-        killed.
+        If the directory of the server is temporary, the server is killed and the directory is removed.
+        Otherwise the server is shut down in an orderly way, and the directory is kept.
         """
         if self._cleaner is None:
             self.stop()

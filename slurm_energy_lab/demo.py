@@ -40,7 +40,10 @@ TUNED_JOB = JOBS[-1]
 
 
 def demo_nodes() -> tuple[NodeSpec, ...]:
-    """Return the nodes of the demonstration: the default nodes of a lab, and one with unknown hardware."""
+    """Return the nodes of the demonstration cluster, whose nodes are emulated.
+
+    These are the default nodes of an emulated cluster (lab), and one node with unknown hardware.
+    """
     return from_profiles((*DEFAULT_PROFILES, UNKNOWN_PROFILE))
 
 

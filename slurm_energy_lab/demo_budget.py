@@ -39,17 +39,22 @@ _SAMPLE_S: Final = 10.0
 
 
 def enforce(lab: Lab) -> None:
-    """Change the configuration of the lab so that senergyctld enforces the power budget."""
+    """Change the configuration of the demonstration cluster: senergyctld then enforces the budget.
+
+    The budget is the power budget of the demonstration. The cluster consists of emulated nodes (lab).
+    """
     lab.set_energy({"budget": {"mode": "enforce"}})
 
 
 def run_budget_step(
     shell: Shell, begin_enforcing: Callable[[], None], say: Callable[[str], None]
 ) -> tuple[list[int], str]:
-    """Run jobs on three nodes, lower the limit of the cluster while they run, and raise it again.
+    """Demonstrate a power budget: lower the power limit of the emulated cluster while jobs run.
+
+    The function starts jobs on three nodes, lowers the limit while they run, and raises it again.
 
     Args:
-        shell: runner of commands on the lab's login node.
+        shell: runner of commands on the login node of the lab (cluster of emulated nodes).
         begin_enforcing: function that switches senergyctld from observing to enforcing the budget.
         say: function that is called with each line of output.
 

@@ -64,7 +64,7 @@ def build_nvml(directory: Path, compiler: str = "gcc") -> Path:
 
 
 def _store(library: Path, cached: Path) -> None:
-    """Store a copy of the library in the cache. Ignore errors of the file system."""
+    """Store a copy of the NVML stand-in library in the cache. Ignore errors of the file system."""
     aside = cached.with_name(f".{cached.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         cached.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -53,14 +53,15 @@ class RealtimeModel:
 
     @property
     def change_event_fd(self) -> int:
-        """File descriptor that becomes readable after a change.
+        """File descriptor that becomes readable when the settings of the node model have changed.
 
-        `clear_change_event` makes it unreadable again.
+        A thread that waits for the next event of the model is woken up in this way. `clear_change_event`
+        makes the file descriptor unreadable again.
         """
         return self._change_event_fd
 
     def clear_change_event(self) -> None:
-        """Reset the event of a change, so that its file descriptor becomes readable at the next change."""
+        """Make the file descriptor `change_event_fd` unreadable until the next change of the model."""
         try:
             os.eventfd_read(self._change_event_fd)
         except BlockingIOError:

@@ -69,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ticks(study: Path) -> Callable[[datetime], None]:
-    """Return the function that the lab calls at each midnight to continue a study.
+    """Return the function that the emulated cluster calls at each midnight to continue a study.
 
-    The function does the work of the timer that a site would use. In a switchback study, a change of the
-    configuration is in force only on randomly drawn days. The function switches the change on or off for the
-    new day.
+    The returned function does the work that a systemd timer does on a real cluster. It matters for a
+    switchback study, in which a change of the configuration is in force only on randomly drawn days. The
+    returned function switches the change on or off for the new day.
     """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.rollout.deploy_step import Deployment

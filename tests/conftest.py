@@ -99,11 +99,11 @@ def _readable_for_others() -> bool:
 
 
 def _import_share_of_tests(session: pytest.Session) -> None:
-    """Let each of n parallel test workers import every n-th test module before the others.
+    """Let each of n parallel test workers first import every n-th test module.
 
     Pytest compiles a test module at its first import and caches the code. In a fresh clone, each worker
-    would compile all modules. With this function, a worker compiles only its part, and finds the other
-    modules in the cache.
+    would compile all modules. With this function, a worker compiles only its part of the modules, and
+    finds the other modules in the cache.
     """
     worker, workers = (
         os.environ.get("PYTEST_XDIST_WORKER", "gw0"),
@@ -157,7 +157,10 @@ class _DatabaseServers:
         self._databases = itertools.count()
 
     def get(self, name):
-        """Return a running server; skip the test if it is not installed or cannot run here."""
+        """Return a running database server of the named kind.
+
+        Skip the test if this kind of server is not installed or cannot run here.
+        """
         database_servers = pytest.importorskip("slurm_energy_lab.database_servers")
         if name not in self._servers:
             try:

@@ -1,6 +1,7 @@
 """An emulated management controller (BMC) of a node, run as a separate process.
 
-Tests of programs that read power from a BMC use this controller of the lab as their server.
+Tests of programs that read power from a BMC use it as their server. It is the BMC of the lab, the
+software that emulates nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ class Ports(NamedTuple):
 
 @contextlib.contextmanager
 def serving_bmc(emulator: Path, password: Path) -> Iterator[Ports]:
-    """Serve the power of an emulated node to the user `operator`."""
+    """Context manager that runs the emulated BMC of an emulated node.
+
+    The BMC reports the power of the node by IPMI and Redfish. Its user is `operator`.
+
+    Args:
+        emulator: control socket of the node's emulator.
+        password: file with the password.
+
+    Yields:
+        The ports of the BMC.
+    """
     pytest.importorskip("slurm_energy_lab.bmc", reason="pyghmi is not installed", exc_type=ImportError)
     command = [sys.executable, "-m", "slurm_energy_lab.bmc", "--emulator", str(emulator)]
     command += ["--ipmi-port", "0", "--redfish-port", "0", "--password-file", str(password)]

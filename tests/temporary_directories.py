@@ -62,7 +62,8 @@ def tmp_path_factory(
 ) -> Iterator[MemoryPathFactory | pytest.TempPathFactory]:
     """Factory of temporary directories in memory, which are faster than directories on disk.
 
-    If the file system in memory is too small, the factory is that of pytest, with directories on disk.
+    If the file system in memory is too small, pytest's usual factory with directories on disk is used
+    instead.
     """
     if not _usable():
         yield tmp_path_factory

@@ -157,9 +157,10 @@ def prices(path: Path, day: str) -> tuple[float, ...]:
 
 
 def hourly(day: Sequence[float], begin_hour: int) -> Floats:
-    """Repeat the 24 hourly prices of a day. Return the prices per kWh of successive hours.
+    """Return the electricity prices per kWh of successive hours, made from the prices of one day.
 
-    The first price is that of `HOURS_BEFORE` hours before the start.
+    The 24 hourly prices of the day repeat. The first returned price is that of the hour `HOURS_BEFORE`
+    hours before the hour `begin_hour`.
     """
     return np.array([day[(begin_hour + at) % 24] / 1000.0 for at in range(-HOURS_BEFORE, HOURS)])
 

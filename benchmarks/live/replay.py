@@ -1,8 +1,8 @@
-"""Simulation of the jobs that the benchmark also runs on a lab cluster.
+"""Simulation of the jobs that the benchmark also runs on a lab cluster of emulated nodes.
 
-The simulation uses the submission times of the live run, the shapes (kinds and numbers of GPUs) of the jobs,
-and the calibration. The calibration is the measured time and power of each kind of job. Measurements of the
-run that is simulated are not used.
+The simulation uses the submission times of the live run, the shapes (kinds and numbers of GPUs) of
+the jobs, and the calibration. The calibration is the measured time and power of each kind of job.
+Measurements of the run that is simulated are not used.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def simulate(scenario: Path, policy: str) -> Json:
 class Node:
     """Idle power of a node, and the part of it that is attributed to a running job.
 
-    The rule is that of docs/attribution.md. The idle watts of the CPUs are divided among the allocated CPUs.
-    The idle watts of the GPUs are divided among the GPUs. Of all other idle watts, a job gets the mean of
-    two fractions: its fraction of the CPUs and its fraction of the GPUs.
+    The attribution follows the rule in docs/attribution.md. The idle watts of the CPUs are divided among
+    the allocated CPUs. The idle watts of the GPUs are divided among the GPUs. Of all other idle watts, a
+    job gets a fraction. It is the mean of the job's fraction of the CPUs and its fraction of the GPUs.
 
     Attributes:
         watts: watts of the whole idle node.
@@ -108,9 +108,10 @@ def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node,
 def _scenario(nodes: Mapping[str, Node], wish: workload.Wish) -> str:
     """Return the text of the scenario that simulates the live experiment.
 
-    If users accept several kinds or numbers of GPUs, the discipline is `packing`: each job gets an
-    alternative that fits now. Otherwise it is `conservative`: slurmctld starts jobs in order, and a later
-    job overtakes if the backfill expects no delay of other jobs.
+    The discipline is the rule by which jobs start. If users accept several kinds or numbers of GPUs, the
+    discipline is `packing`: each job gets one of the accepted kinds and numbers that is free now.
+    Otherwise it is `conservative`: slurmctld starts jobs in order, and a later job overtakes only if the
+    backfill expects no delay of other jobs.
     """
     lines = ['title = "The live experiment, simulated"']
     for kind, node in nodes.items():

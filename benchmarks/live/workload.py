@@ -66,12 +66,14 @@ SHAPES = (Shape("a100", 4), Shape("a100", 8), Shape("h100", 2), Shape("h100", 4)
 
 
 class Wish(StrEnum):
-    """The GPUs that a job of the benchmark requests.
+    """How precisely a job of the benchmark requests the kind of its GPUs.
 
-    With KIND, the job requests four GPUs of the user's usual kind. With ANY, it requests four GPUs without a
-    kind. With SHAPES, it also requests four GPUs without a kind, and lists all of `SHAPES` in
-    `--energy-alternatives` as acceptable. With SHAPES the request names no kind, because Slurm before 23.02
-    cannot convert one kind to another.
+    Attributes:
+        KIND: four GPUs of the kind that the user usually requests.
+        ANY: four GPUs of any kind.
+        SHAPES: four GPUs of any kind, and a list of acceptable kinds and numbers of GPUs in
+            `--energy-alternatives`. The request itself names no kind, because Slurm before 23.02 cannot
+            convert one kind to another.
     """
 
     KIND = "kind"

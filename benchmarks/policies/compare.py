@@ -160,7 +160,7 @@ def _rows(
 
 
 def _cluster_energy_percent(own: Figures, other: Figures) -> float:
-    """Return by how many percent the cluster used more energy in one run than in the other.
+    """Return by how many percent the cluster used more energy in the run `own` than in `other`.
 
     The energy is counted from the start to the later of the two ends. The cluster stays on after the last
     job of a run. Its idle power therefore counts until the later end.

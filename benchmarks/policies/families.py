@@ -62,8 +62,8 @@ class Family:
 def _cut(rows: TraceRows, part: int, tuning: bool, jobs: int) -> TraceRows:
     """Return a part of a workload trace, with times from the start of the part.
 
-    For tuning, the part is taken from the first half of the trace, else from the second half. `part` is the
-    number of the part within the half.
+    The trace is divided into two halves. With `tuning`, the part is taken from the first half, otherwise
+    from the second half. `part` is the number of the part within the half.
     """
     half = len(rows.submit_s) // 2
     jobs = min(jobs, half)

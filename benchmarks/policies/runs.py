@@ -1,6 +1,7 @@
-"""One simulation of the benchmark of scheduling policies.
+"""Run single simulations for the benchmark of scheduling policies.
 
-It simulates a policy on a part of a workload family, with a given load of the cluster.
+A simulation applies one policy to one part of a family of workloads (a job trace or generated jobs),
+with a given load of the cluster.
 """
 
 from __future__ import annotations

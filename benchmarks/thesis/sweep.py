@@ -59,10 +59,10 @@ def _run(point: ThesisPoint, args: argparse.Namespace) -> dict[str, list[float]]
 
 
 def markdown(results: dict[ThesisPoint, dict[str, list[float]]]) -> list[str]:
-    """Return one Markdown table per figure with the 95 % interval of every quantity.
+    """Return the results as Markdown tables, one per figure of the thesis.
 
-    A bold value agrees with the thesis. A value with a question mark is undecided. The last column
-    counts the values that agree.
+    A table contains the 95 % interval of every quantity. A bold value agrees with the thesis. For a value
+    with a question mark, the agreement is undecided. The last column counts the values that agree.
     """
     lines: list[str] = []
     for figure in dict.fromkeys(point.figure for point in results):

@@ -104,12 +104,13 @@ def _loads() -> Iterator[ThesisPoint]:
 
 @dataclass(frozen=True)
 class PrintedQuantity:
-    """A quantity that the thesis prints.
+    """A quantity whose value is printed in the thesis.
 
     Attributes:
         name: name and unit.
         thesis: printed value.
-        reading: precision of the printed value, half of its last digit, or half of a printed range.
+        reading: uncertainty of the printed value: half a unit of its last digit. If the thesis prints a
+            range, it is half of the range.
     """
 
     name: str

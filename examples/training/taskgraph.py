@@ -1,4 +1,7 @@
-"""Train a network of the shape of DAHL on StarPU with generated images (docs/training-taskgraph.md)."""
+"""Train a network like that of the DAHL paper on StarPU with generated images.
+
+See docs/training-taskgraph.md.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ LEARNING_RATE = 0.001
 
 
 def main() -> int:
-    """Train and print the loss, the time and the chosen granularity."""
+    """Train, and print the loss, the time and the number of parts into which each batch was split."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--height", type=int, default=26, help="rows of an image (default 26)")
     parser.add_argument("--width", type=int, default=34, help="columns of an image (default 34)")

@@ -149,17 +149,18 @@ def add_trial(connection: Connection, trial: StoredTrial) -> StoredTrial:
 
 
 def decide_trial(connection: Connection, key: int, state: str, now: float, body: str | None = None) -> bool:
-    """Set the state of a trial of adjustments, which is pending or whose adjustments are kept.
+    """Set the state of a trial of adjustments.
 
-    A trial tests whether changed values of a program remove a cause of waste. Return False, and change
-    nothing, if the trial is in another state.
+    A trial tests whether changed values of a program remove a cause of waste. The state is changed only
+    if the trial is pending, or if its adjustments are kept. Otherwise the function changes nothing and
+    returns False.
 
     Args:
         connection: connection of the writing thread.
         key: row id of the trial.
-        state: new state. `PENDING` means that the trial stays undecided and only its body changes.
+        state: new state. `PENDING` means that the trial stays undecided and only its data change.
         now: Unix seconds.
-        body: new body; None means that the body stays unchanged.
+        body: new data of the trial; None means that the data stay unchanged.
     """
     values: dict[str, Any] = {"state": state, "decided": None if state == PENDING else now}
     if body is not None:

@@ -115,12 +115,18 @@ class LeaseState:
 
     @property
     def active(self) -> str | None:
-        """Name of the active controller; None if no controller holds the lease."""
+        """Name of the active controller; None if there is none.
+
+        The active controller is the one that holds the lease, a lock in the database that expires.
+        """
         return self.holder if self.free_s is None else None
 
 
 def announce(connection: Connection, presence: Presence) -> LeaseState:
-    """Store the announcement of a controller, and return the lease and all controllers."""
+    """Store that a controller is running, and return the state of the lease and of all controllers.
+
+    The controller that holds the lease is the active one.
+    """
     now_s = backend_of(connection).clock_s(connection)
     row = {
         "name": presence.name,
@@ -222,8 +228,14 @@ def take(connection: Connection, name: str, instance: str, expected_token: int) 
 def renew(connection: Connection, instance: str, token: int, policy_lines: Sequence[str]) -> bool:
     """Renew the lease of the active controller.
 
-    The call also stores those lines of the policy file that this controller adds, so that other controllers
-    can write them.
+    The call also stores the lines that this controller has added to the policy file. If another
+    controller takes over, it can write these lines.
+
+    Args:
+        connection: connection to the database.
+        instance: name of this controller.
+        token: number of the lease.
+        policy_lines: lines that this controller has added to the policy file.
 
     Returns:
         False if another controller has taken the lease.
@@ -252,7 +264,14 @@ def release(connection: Connection, instance: str, token: int, successor: str | 
 
 
 def require(connection: Connection, instance: str, token: int) -> None:
-    """Raise an error unless the given process holds the lease with the given token.
+    """Raise an error unless this controller still holds the lease.
+
+    The lease is the right to write to the database.
+
+    Args:
+        connection: connection to the database.
+        instance: identity of the controller's process.
+        token: number that the process got with the lease.
 
     Raises:
         LostLeaseError: another controller has taken the lease.
@@ -263,9 +282,10 @@ def require(connection: Connection, instance: str, token: int) -> None:
 
 
 def note_session(connection: Connection, instance: str, token: int) -> None:
-    """Store the database session in which this controller writes, as part of the lease.
+    """Store the database session of the active controller in the controller's lease.
 
-    The holder of the lease calls this function after it has opened a new connection.
+    The holder of the lease is the only controller that may write to the database. It calls this function
+    after it has opened a new connection.
 
     Raises:
         LostLeaseError: another controller has taken the lease.

@@ -141,10 +141,10 @@ def for_owners(decisions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def unnamed_jobs(decisions: Iterable[Mapping[str, Any]]) -> int:
-    """Return the number of different jobs in the decisions under the key `for_job`.
+    """Return the number of different jobs in the decisions for which other jobs were preempted.
 
-    Such a job belongs to another user. `for_owners` removes the key from the decisions that owners of jobs
-    may see.
+    The decisions name such a job under the key `for_job`. It belongs to another user. `for_owners`
+    removes the key from the decisions that owners of jobs may see.
     """
     return len({one["for_job"] for one in decisions if one.get("for_job") is not None})
 

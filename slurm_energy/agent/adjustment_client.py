@@ -1,7 +1,7 @@
-"""Client that asks the controller for the adjusted values of jobs.
+"""Client in senergyd that asks the controller for the adjusted values of jobs.
 
-An adjusted value is a value that the diagnosis changes, such as the number of loader processes. No hook
-waits for a response.
+An adjusted value is a value that the diagnosis changes, such as the number of loader processes. The
+client works in the background, so that no prolog or other hook waits for a response.
 """
 
 from __future__ import annotations

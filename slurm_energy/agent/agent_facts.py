@@ -33,7 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class AgentFacts:
-    """Facts and counts of this node, as `protocol.node_states` defines them.
+    """State of this node, which the agent sends to senergyctld together with its live reports.
+
+    The state has two parts. Facts change rarely, such as releases, plugins and configuration. Counts are
+    a few numbers that every report contains (`protocol.node_states`).
 
     Args:
         jobs: the job manager.
@@ -54,9 +57,10 @@ class AgentFacts:
         self._reading: asyncio.Task[str] | None = None
 
     def counts(self) -> dict[str, float]:
-        """Return the counts that the agent's next live report contains.
+        """Return the numbers that the agent's next live report contains about the agent itself.
 
-        An example is the number of spooled records. Call this method in the worker thread.
+        Examples are the number of running jobs and the number of stored records that wait for delivery.
+        Numbers that are 0 are left out. Call this method in the worker thread.
         """
         spool, periods = self._jobs.spool.state(), self._jobs.period_spool.state()
         numbers = {

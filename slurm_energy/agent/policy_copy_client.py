@@ -29,7 +29,7 @@ _SUBJECT: Final = "copy of the policy file"
 
 
 class PolicyCopyClient:
-    """Client that keeps the copy of the policy file current.
+    """Client of the agent that keeps the node's copy of senergyctld's policy file up to date.
 
     Args:
         config: returns the current configuration.
@@ -66,7 +66,11 @@ class PolicyCopyClient:
             pause_s = _PAUSE_S * random.uniform(0.75, 1.25)
 
     async def update(self) -> None:
-        """Extend the validity of a copy that senergyctld has confirmed; otherwise request the policy file."""
+        """Keep this node's copy of the policy file valid for further use.
+
+        If senergyctld has recently confirmed the contents of the copy, only the validity of the copy is
+        extended. Otherwise the policy file is requested from senergyctld.
+        """
         path = copy_path(self._config().agent.socket)
         try:
             if time.monotonic() - self._confirmed_s < _CONFIRMATION_AGE_S and await asyncio.to_thread(

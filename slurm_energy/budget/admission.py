@@ -31,8 +31,10 @@ class PowerAdmission:
 
     Attributes:
         fits: whether the job starts now, shape (m,).
-        blocking: row of the budget without enough headroom for the job; -1 for a job that fits. Shape (m,).
-        headroom_watts: power that jobs may still add under each budget after the admitted jobs, shape (b,).
+        blocking: index of the budget that has too little free power (headroom) for the job; -1 for a job
+            that starts. Shape (m,).
+        headroom_watts: power that jobs may still add under each budget after the admitted jobs have
+            started, shape (b,).
     """
 
     fits: Bools
@@ -73,10 +75,11 @@ def admit_in_order(
 
 
 def offered_watts(headroom_watts: float, unused_watts: float, demand_watts: Sequence[float]) -> float:
-    """Return the power of a budget that is kept free at any time for pending jobs.
+    """Return the part of a budget's power that is kept free at any time for pending jobs.
 
-    Pending jobs may take this power and start at once. Power that no running job needs is always part of it.
-    Power that running jobs use is part of it only if a pending job fits in the headroom.
+    Pending jobs may take this power and start at once. Power that no running job needs is always part of
+    the result. Power that running jobs use is part of the result only if a pending job fits in the
+    headroom.
 
     Args:
         headroom_watts: power that new jobs may add if the limits of running jobs are lowered.

@@ -42,16 +42,19 @@ class CeilingBudget:
 class _NodeCeilings:
     """Decisions about the ceilings of one node that the node has received or confirmed.
 
+    A ceiling is the upper bound that a budget sets for the power limit of a device. A node confirms a
+    decision in its next report (poll).
+
     Attributes:
         index: position of the node in the list of names.
         rows: for each device, the index of its row in the table of ceilings.
         boot_id: identifier of the current boot of the node; empty if unknown.
         earlier_boots: earlier boots of the node. Late polls of these boots are ignored.
         number: number of the current decision.
-        confirmed: number of the last confirmed decision of this boot, or the number of the first
-            decision that the node can confirm. A poll with a lower number confirms no decision.
-        sent: ceilings in watts by row, for each sent decision by its number. Decisions that a
-            later confirmed decision has replaced are left out.
+        confirmed: number of the last confirmed decision of this boot, or the number of the first decision
+            that the node can confirm. A poll with a lower number confirms no decision.
+        sent: ceilings in watts by row, for each sent decision by its number. Decisions that a later
+            confirmed decision has replaced are left out.
         has_reported: whether the node has reported since this process started.
     """
 
@@ -98,14 +101,15 @@ class CeilingCommitment:
 
     @property
     def nameplate_watts(self) -> Floats:
-        """Maximum power limit of each device, in the order of the rows of the commitment's table."""
+        """Maximum power limit of each device, in the order in which this object lists the devices."""
         return self._watts[0, : self._count]
 
     @property
     def held_watts(self) -> Floats:
-        """For each device, the highest ceiling that its hardware may have now.
+        """Highest ceiling that the hardware of each device may have now, in watts.
 
-        A ceiling is the upper bound that power budgets set on a device's power limit.
+        A ceiling is the upper bound that power budgets set on a device's power limit. A lowered ceiling
+        counts with its old value until the node confirms it.
         """
         return self._watts[1, : self._count]
 
@@ -121,8 +125,9 @@ class CeilingCommitment:
     def reserved_watts(self) -> Floats:
         """Power in watts that is reserved for each device in its budgets, one element per device.
 
-        This power is the larger of the device's held and granted ceilings. A ceiling is the upper bound of
-        the device's power limit.
+        A ceiling is the upper bound of a device's power limit. The reserved power is the larger of two
+        ceilings: the highest ceiling that the hardware may have now, and the ceiling that the next decision
+        gives to the device.
         """
         reserved: Floats = np.maximum(self.held_watts, self.granted_watts)
         return reserved
@@ -213,8 +218,11 @@ class CeilingCommitment:
     def await_reports(self, until_s: float) -> None:
         """Do not raise the ceiling of any device until all known nodes have reported.
 
-        A ceiling is the upper bound that power budgets set on a power limit. The wait ends at the latest at
-        `until_s`. This time is on the same clock as the time that `grant` gets.
+        A ceiling is the upper bound that power budgets set on a power limit.
+
+        Args:
+            until_s: time at which the wait ends at the latest. It is on the same clock as the time that is
+                passed to the method `grant`.
         """
         self._awaited = {name for name, state in self._nodes.items() if not state.has_reported}
         self._awaited_until_s = until_s
@@ -315,7 +323,7 @@ class CeilingCommitment:
         """Restore the ceilings of all nodes from their stored states.
 
         A ceiling is the upper bound that a budget sets for the power limit of a device. Call this method
-        once, before the first poll.
+        once, before the first report (poll) of a node arrives.
 
         Returns:
             Names of the nodes whose stored state is damaged. The ceilings of these nodes count as unknown,
@@ -426,7 +434,8 @@ def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget])
 def _merge_oldest(sent: dict[int, dict[int, float]]) -> None:
     """Merge the two oldest decisions that were sent to a node into one decision.
 
-    The merged decision has the number of the later one, and for each device the larger of the two ceilings.
+    Each decision sets ceilings, which are upper bounds of the power limits of devices. The merged
+    decision has the number of the later decision. For each device it has the larger of the two ceilings.
     """
     first, second = sorted(sent)[:2]
     for row, watts in sent.pop(first).items():
@@ -434,7 +443,11 @@ def _merge_oldest(sent: dict[int, dict[int, float]]) -> None:
 
 
 def _is_state(data: Any) -> bool:
-    """Return whether `data` is a valid stored state of a node, as `unsaved` returns it."""
+    """Return whether `data` is a valid state of a node's ceilings, as read from the database.
+
+    A ceiling is the upper bound that a power budget sets for the power limit of a device. `unsaved`
+    returns the states that are stored.
+    """
     if not isinstance(data, dict) or not isinstance(data.get("devices"), dict):
         return False
     boots = data.get("earlier_boots")

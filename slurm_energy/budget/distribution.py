@@ -33,10 +33,12 @@ def distribute(
 ) -> PowerShares:
     """Return the power limit of each device so that every budget is kept.
 
-    A price of power determines how far groups of devices are lowered (see `LoweringOrder`). Each budget has
-    the price at which its groups fit. If several budgets apply to a group, the highest of their prices is
-    used. The budgets with the highest prices are settled first. The other budgets distribute the power that
-    remains. No group gets less than its minimum limit (floor), even if a budget is then exceeded.
+    The power of groups of devices is lowered step by step. A number (the price) measures how far the
+    groups are lowered: the higher the price, the lower the limits (see `LoweringOrder`). For each budget,
+    the function finds the price at which the power of its groups fits. If several budgets apply to a
+    group, the highest of their prices determines its limit. The budgets with the highest prices are
+    settled first. The other budgets distribute the power that remains. No group gets less than its
+    minimum limit (floor), even if a budget is then exceeded.
 
     Args:
         groups: n groups of devices.
@@ -74,12 +76,12 @@ def _settle(
 ) -> tuple[Floats, Ints]:
     """Return the power limit of each of n groups of devices, and the budget that causes this limit.
 
-    The budget is given as its row in `counts`; -1 means that no budget lowers the limit.
+    The budget is given by its index in `counts`; -1 means that no budget lowers the limit.
 
     Args:
         order: the order in which the limits of the groups are lowered.
         counts: number of devices of each group under each budget, shape (b, n).
-        members: whether each group is under each budget, shape (b, n).
+        members: indices of the groups under each budget.
         left_watts: power that is left for the groups under each budget, shape (b,); infinity without a
             limit.
     """

@@ -21,13 +21,15 @@ _RESPONSIVE = 1e-6
 class GroupLimits:
     """Characteristic power limits per device of n groups of devices; shape (n,) each.
 
+    A budget may set any power limit between `floor_watts` and `max_watts`.
+
     Attributes:
-        max_watts: upper end of the range. It is the limit if no budget restricts the group.
-        needed_watts: expected power without a limit, within the range. Only a limit below this value lowers
-            the power of the job.
-        slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor if the job has no
-            slowdown limit.
-        floor_watts: lowest limit that a budget may set.
+        max_watts: highest power limit of the devices. It applies if no budget restricts the group.
+        needed_watts: expected power without a power limit, but at most `max_watts`. Only a power limit
+            below this value lowers the power of the job.
+        slowdown_watts: lowest power limit at which the job is not slowed down more than its slowdown
+            limit permits; `floor_watts` if the job has no slowdown limit.
+        floor_watts: lowest power limit that a budget may set.
     """
 
     max_watts: Floats
@@ -92,11 +94,16 @@ def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
 
 
 def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats]:
-    """Extend the response curves of the groups of devices to the expected power.
+    """Add the expected power as a further power limit to the known limits of each group of devices.
 
-    The result is the limits and the time ratios of the groups, shape (n, k + 1) each. One column is added
-    after the k known limits. Its limit is the expected power, and its time ratio is 1 (no slowdown). A limit
-    above the expected power has no effect, whatever time ratio is known for this limit.
+    At this limit the devices run at full speed, so its time ratio is 1. Known limits above the expected
+    power have no effect, so they get the same watts and the time ratio 1.
+
+    Args:
+        groups: n groups of devices with k known limits each.
+
+    Returns:
+        The limits in watts, and the time ratios, shape (n, k + 1) each.
     """
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
     top_watts = np.clip(draw_watts, groups.min_watts, groups.max_watts)[:, None]

@@ -1,8 +1,8 @@
-"""Number of power licenses that each job should hold. One license stands for one watt under a budget.
+"""Number of power licenses that each job should hold.
 
-The numbers follow from the power table, predicted power and the licenses that jobs hold now.
-
-The decisions are pure and use the columns of the queue.
+One license stands for one watt under a power budget. The numbers follow from three sources: the table
+of the maximum power that jobs can add (power table), the predicted power, and the licenses that jobs
+hold now. All functions are pure. They use the columns of the queue.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ def kept_watts(
 ) -> Ints:
     """Return the number of power licenses that each job should hold, in watts, shape (n,).
 
-    A Slurm license of a power budget stands for one watt. A job holds licenses for the power that it adds. A
-    pending job without a prediction keeps its present licenses if they are more than `wanted`. The
-    job_submit module has computed this number from details that the queue does not show, such as a request
-    for whole nodes.
+    A Slurm license of a power budget stands for one watt. A job holds licenses for the power that it
+    adds. However, a pending job without a prediction keeps its present licenses if their number is
+    greater than `wanted`. The job_submit module computed the present number from details that the queue
+    does not show, such as a request for whole nodes.
 
     Args:
         queue: n jobs of Slurm's queue.
@@ -135,24 +135,25 @@ def license_changes(
     targets: dict[int, int],
     max_count: int,
 ) -> list[LicenseChange]:
-    """Return the changes of licenses after which each job requests licenses for its power.
+    """Return the changes of licenses that make each job request the licenses for its power.
 
     Running jobs come first, then pending jobs by priority.
 
-    A running job keeps the licenses that it held at its start. If the job's owner has removed licenses, the
-    job gets them back.
+    A running job keeps the number of licenses that it held at its start. If the job's owner has removed
+    licenses, the job gets them back.
 
     Args:
         queue: n jobs of Slurm's queue.
         wanted: power that each job adds, shape (n,).
-        retained: power that each pending job must leave to running jobs, shape (n,). The job also requests
-            licenses for this power.
+        retained: power that each pending job must leave to running jobs, shape (n,). The job also
+            requests licenses for this power.
         names_of: function that returns the names of the licenses of the job with a given index. The
-            cluster's license comes first.
+            license of the whole cluster comes first.
         every_name: names of all licenses of budgets.
-        targets: number of licenses that each job should hold when it runs, by job id. This function updates
-            the numbers. A starting task of an array gets the number of the array.
-        max_count: total of the license in Slurm.
+        targets: number of licenses that each job should hold when it runs, by job id. This function
+            updates the numbers. A task of an array that starts gets the number that was stored for the
+            array.
+        max_count: total number of licenses in Slurm, which no job may exceed.
     """
     totals = _het_totals(queue, wanted)
     changes: list[LicenseChange] = []

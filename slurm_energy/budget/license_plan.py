@@ -1,11 +1,12 @@
 """Number of licenses that reservations withhold from jobs, so that jobs keep a power budget.
 
-A job needs one license per watt. The total of the license is the nameplate power of the cluster and does not
-change. The withheld number is chosen so that the free number equals the headroom of the budget.
+A job needs one license per watt. Slurm has as many licenses as the cluster's nameplate power has
+watts. This total does not change. Reservations withhold licenses, so that the number of free licenses
+equals the headroom (free power) of the budget.
 
-One reservation without an end follows the headroom. Further reservations begin and end when the limit of the
-budget changes. They prevent the scheduler from starting a job that would still run after a reduction of the
-limit.
+One reservation without an end follows the headroom. Further reservations begin and end when the limit
+of the budget changes. They prevent the scheduler from starting a job that would still run after a
+reduction of the limit.
 
 This module only computes numbers; it does not call Slurm.
 """
@@ -47,14 +48,15 @@ def withheld_power(
 ) -> list[WithheldPower]:
     """Return the power that license reservations must withhold from jobs, now and in the future.
 
-    One license stands for one watt. Licenses that are neither used nor withheld are free for new jobs. They
-    must equal the headroom, which is the power that new jobs may add. At present, the withheld power is
-    therefore `total_watts` minus `used_watts` minus `headroom_watts`. If `offered_watts` is less than the
-    headroom, only `offered_watts` remain free. When the limit changes in the future, the withheld power
-    changes by the difference between the old and the new limit. It is at most `total_watts`.
+    One license stands for one watt. Licenses that are neither used nor withheld are free for new jobs.
+    The number of free licenses must equal the headroom, which is the power that new jobs may add. The
+    power to withhold now is therefore `total_watts` minus `used_watts` minus `headroom_watts`. If
+    `offered_watts` is less than the headroom, only `offered_watts` licenses remain free. When the limit
+    changes in the future, the power to withhold changes by the difference between the old and the new
+    limit. It is at most `total_watts`.
 
-    The first entry of the result has no end. It is the smallest withheld power of all periods. Each further
-    entry withholds additional power for a period of its own.
+    The first entry of the result has no end. Its power is the smallest power that must be withheld at any
+    time. Each further entry adds the rest that must be withheld in one period.
 
     Args:
         total_watts: total of the license.

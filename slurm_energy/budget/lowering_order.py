@@ -30,14 +30,15 @@ share a reduction, and small changes of predictions do not move all power from o
 
 
 class DistributionPolicy(StrEnum):
-    """Policy by which a budget is distributed.
+    """Policy by which the power of a budget is distributed among devices.
 
     Attributes:
         EQUAL: each device has the same limit in watts.
         PROPORTIONAL: each device has the same fraction of its expected power.
         LEAST_EDP: the energy-delay product of the cluster is minimized by maximizing the throughput,
             weighted by nodes.
-        DEADLINE_FIRST: jobs without deadlines are lowered first, and jobs with the least slack last.
+        DEADLINE_FIRST: the devices of jobs without deadlines get lower limits first. The devices of the
+            jobs that are closest to missing their deadlines get lower limits last.
     """
 
     EQUAL = "equal"
@@ -83,8 +84,9 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
     Args:
         groups: n groups of devices.
-        limits: result of `group_limits` for these groups: for each group, the highest and the lowest power
-            limit, the limit that its job needs, and the limit that keeps the job's slowdown limit.
+        limits: result of `group_limits` for these groups. It contains four power limits for each group:
+            the highest, the lowest, the one that the job needs for full speed, and the lowest one that
+            does not slow the job down more than it accepts.
         policy: policy by which the budget is distributed.
     """
     grid, tier = limit_grid(groups, limits)
@@ -109,9 +111,12 @@ def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
     """Divide the range of power limits of each group of devices into segments.
 
     The segments are used to lower the limits of all groups step by step. Each segment has a tier, which
-    determines how early the power of the segment is taken from the group. Tier -1 is taken first. It is the
-    range above the expected power of a device. Tier 1 is taken last. It is the range below the lowest limit
-    that keeps the job's slowdown limit. Tier 0 is the range between these two.
+    determines how early the power of the segment is taken from the group. Power of tier -1 is taken
+    first, power of tier 1 last.
+
+    - Tier -1 is the range of limits above the expected power of a device.
+    - Tier 0 is the range between the other two tiers.
+    - Tier 1 is the range of limits that would break the job's slowdown limit.
 
     Args:
         groups: n groups of devices.
@@ -133,14 +138,15 @@ def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
 def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
     """Return the throughput that is lost per watt if the power limits of device groups are lowered.
 
-    For each group, `grid` contains possible limits in descending order. A segment is the range between two
-    successive limits. There is one value per group and segment, shape (n, s). The unit of throughput is one
-    node at full speed. A tier is a run of segments. Within a tier, the loss per watt of a segment is never
-    below that of the segments with higher limits.
+    A segment is the range between two successive limits of a group in `grid`. The result has one value
+    per group and segment, shape (n, s). The unit of throughput is one node at full speed.
+
+    Successive segments form a tier. Within a tier, the values do not decrease from one segment to the
+    next, that is, towards lower limits.
 
     Args:
         groups: n groups of devices.
-        grid: limits in descending order, shape (n, s + 1).
+        grid: possible limits of each group in descending order, shape (n, s + 1).
         tier: tier of each segment, shape (n, s).
     """
     cost = groups.weight[:, None] * (1 - 1 / time_ratios(groups, grid))
@@ -151,10 +157,12 @@ def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
 def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
     """Return the prices at which devices give up the power that they do not need.
 
-    A price is a number that measures how far the limits of all groups of devices are lowered. Each group has
-    spare power, which is its maximum minus the power that it needs. While the price rises from -1 to 0, all
-    groups give up the same fraction of their spare power. The result is the start and the end of the price
-    interval of each segment of `grid`, the power limits of the groups.
+    A price is a number that measures how far the limits of all groups of devices are lowered. Each group
+    has spare power, which is its maximum minus the power that it needs. While the price rises from -1 to
+    0, all groups give up the same fraction of their spare power.
+
+    `grid` contains power limits of each group in descending order. Two successive limits bound a segment.
+    The result consists of two arrays, the price at the start and at the end of each segment.
     """
     spare = np.maximum(limits.max_watts - limits.needed_watts, 1e-9)[:, None]
     price = -1 + np.clip((limits.max_watts[:, None] - grid) / spare, 0.0, 1.0)
@@ -203,12 +211,12 @@ def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, 
 
 
 def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
-    """Return the slopes of the largest convex function that is nowhere above the given cost.
+    """Return the slopes of a convex lower bound of the cost of lowering power limits.
 
-    The function says how the cost rises as the power limits of each group of devices fall. It is computed
-    separately for each tier: a tier is a run of segments of the range of limits. The slope of segment j is
-    the maximum over i <= j of the minimum over l > j of the slope between the grid points i and l, both in
-    the tier of segment j.
+    The cost rises as the power limits of a group of devices fall. The lower bound is the largest convex
+    function that is nowhere above the cost. It is computed separately for each tier (run of segments of
+    the range of limits). The slope of segment j is the maximum over i <= j of the minimum over l > j of
+    the slope between the grid points i and l, both in the tier of segment j.
 
     Args:
         grid: limits in descending order, shape (n, s + 1).
@@ -232,10 +240,12 @@ def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
 
 
 def _after_deadlines(deadline_s: Floats, first: Floats, last: Floats) -> tuple[Floats, Floats]:
-    """Return prices with which a budget lowers the power of jobs in the order of their deadlines.
+    """Return changed prices, so that groups of devices are lowered in the order of their deadlines.
 
-    A price states how late a segment of a group's power range is taken away. Groups with the latest deadline
-    are lowered first. Groups with the same deadline are lowered by their given prices.
+    A budget lowers the power limits of all groups by one common price, which rises from low to high. The
+    price interval of a segment of a group's power range states when this segment is taken away. In the
+    result, groups with the latest deadline are lowered first. Groups with the same deadline are lowered
+    in the order of their given prices.
 
     Args:
         deadline_s: deadline of each group.

@@ -1,8 +1,8 @@
 """Messages between the agents and the controller about the power of nodes.
 
-The agent of each node polls the controller. A poll reports the node's devices, power and jobs. The decision
-in response states a power limit for each device, the time for which these limits are valid, and the limits to
-use after this time.
+The agent of each node polls the controller. A poll reports the node's devices, power and jobs. The
+controller responds with a decision. The decision states a power limit for each device, and the time
+for which these limits are valid. It also states the limits to use after this time.
 """
 
 from __future__ import annotations
@@ -180,17 +180,17 @@ class NodePoll:
 
 @dataclass(frozen=True, slots=True)
 class NodeDecision:
-    """Decision of the controller for one node.
+    """Decision of the controller about the power limits of one node.
 
     Attributes:
         number: number of the decision; 0 means that no budget applies to the node.
-        limits_watts: power limit by device; None means that the budgets set no limit. A device that is not
-            listed keeps its ceiling.
+        limits_watts: power limit by device; None means that the budgets set no limit. A device that is
+            not listed keeps its present limit (ceiling).
         safe_watts: safe limit by device. The agent sets this limit when `lease_s` has passed without a
             decision.
         start_watts: start limit by device, for a job that starts before the next decision.
         lease_s: seconds for which the limits are valid.
-        poll_s: seconds until the next poll.
+        poll_s: seconds until the node asks for the next decision.
     """
 
     number: int

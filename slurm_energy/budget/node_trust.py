@@ -82,8 +82,8 @@ class NodeTrust:
 def _contradictions(poll: NodePoll) -> Iterator[tuple[str, tuple[str, float]]]:
     """Yield contradictions in the power values that a node reports.
 
-    Each item is (key of the contradiction, (reason, minimum duration in seconds)). A contradiction counts
-    only after the minimum duration.
+    A contradiction counts only if it lasts for a minimum duration. Each item is (key, (reason, minimum
+    duration in seconds)). The key identifies the kind of contradiction.
     """
     for device in poll.devices:
         yield from _device_contradictions(device)

@@ -74,10 +74,11 @@ class ReachableLimits:
         return dataclasses.replace(poll, devices=devices) if devices != poll.devices else poll
 
     def start_watts(self, name: str) -> float:
-        """Return the power that a device may draw at its lowest power limit around the start of a job.
+        """Return the power in watts to expect from a device when a job starts on it.
 
-        The value applies while the device is idle or jobs start on it. It is 0 after the device's jobs have
-        started.
+        The value assumes that the device has its lowest power limit. Some devices draw more than this limit.
+        The value is known while the device is idle or while jobs start on it. Afterwards it is 0, because the
+        measured power of the device is used.
         """
         state = self._states.get(name)
         return 0.0 if state is None else state.start_watts
@@ -157,7 +158,8 @@ class _DeviceState:
     def _lowest_watts(self, device: DeviceReport, now_s: float) -> float:
         """Return the lowest power to which the device can be limited.
 
-        If the device exceeds its ceiling for a long time, this power is updated to the measured power.
+        If the device exceeds the limit of a power budget (ceiling) for a long time, this power is updated to
+        the measured power.
         """
         known_watts = max(device.min_watts or 0.0, self.learned_watts)
         watts = device.watts
@@ -201,10 +203,11 @@ def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:
 
 
 def _plausible_watts(device: DeviceReport) -> float:
-    """Return the highest power that is plausible as the lowest reachable limit of a device, in watts.
+    """Return the highest power in watts at which a device may still have its lowest reachable limit.
 
-    The lowest reachable limit is the power that the device still draws at its lowest power limit. A measured
-    power above the returned value is assumed to be a fault of the sensor.
+    The lowest reachable limit is the power that the device still draws at its lowest power limit. A
+    measurement above the returned value is not taken as this limit. It is assumed to be a fault of the
+    sensor.
     """
     highest = _MAX_SHARE * (device.max_watts or 0.0)
     return min(highest, _MAX_GPU_RATIO * (device.min_watts or 0.0)) if _is_gpu(device) else highest

@@ -1,9 +1,10 @@
 """Order of the starts of pending jobs under power budgets.
 
-The headroom of a budget is the power that new jobs may add. The jobs are considered in the order of their
-priority. The first job that does not fit waits. A later job may start earlier only if it does not delay this
-first waiting job. It causes no delay in two cases: it ends before enough running jobs have ended, or it
-leaves enough power for the first waiting job.
+The headroom of a budget is the power that new jobs may add. The jobs are considered in the order of
+their priority. The first job that does not fit waits until enough running jobs have ended. A later
+job may start earlier only if it does not delay this waiting job. There is no delay in two cases: the
+later job ends before the expected start of the waiting job, or it leaves enough power for the waiting
+job.
 """
 
 from __future__ import annotations

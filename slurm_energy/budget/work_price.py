@@ -32,10 +32,10 @@ class EconomicPower:
     Each of the n rows is a group of devices of a job.
 
     Attributes:
-        limit_watts: economic limit, that is the limit of each device at this power.
+        limit_watts: limit of each device at this power (economic limit).
         added_watts: power of all devices of the group at this limit, above idle.
-        level: index in `PRICES` of the work per joule that the group's job does at this power. This number
-            is called the price of the power.
+        level: work per joule that the group's job does at this power, as an index in the list `PRICES`.
+            This work per joule is called the price of the power.
     """
 
     limit_watts: Floats
@@ -112,15 +112,15 @@ def headroom_at_prices(
 ) -> Floats:
     """Return the power that new jobs may add under each budget at each price in `PRICES`.
 
-    A price is the work that power must yield, per joule. At a higher price, running jobs keep less power.
-    The result has the shape (b, number of prices). It is negative if the remaining power of the running jobs
-    exceeds the limit.
+    A price is the work per joule that an additional watt must yield. At a higher price, running jobs keep
+    less power, so that more remains for new jobs. The result has the shape (b, number of prices). It is
+    negative if the remaining power of the running jobs exceeds the limit.
 
     Args:
         groups: groups of devices of running jobs, and of devices without jobs.
         budgets: budgets in force.
-        limits: for each group, the highest and the lowest power limit, the limit that its job needs, and the
-            limit that keeps the job's slowdown limit. None means that they are computed.
+        limits: for each group, the highest and the lowest power limit, the limit that its job needs, and
+            the limit that keeps the job's slowdown limit. None means that they are computed.
     """
     counted_watts = limits_at_prices(groups, limits or group_limits(groups))
     used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts

@@ -231,10 +231,10 @@ def _footprint(usage: JobUsage | None, factors: GridFactors) -> Footprint | None
 
 
 def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Add to each job's row the statistics of earlier runs of the same program without tuning.
+    """Return the job rows with statistics of earlier runs of the same program without tuning.
 
-    Only rows of completed jobs get these statistics, because other jobs are not comparable. The new rows are
-    returned.
+    A row is a line of the command's output. Only rows of completed jobs get these statistics, because
+    other jobs are not comparable.
     """
     programs = [program_of(row.usage) if row.state == _COMPLETED else None for row in rows]
     distinct = [program for program in dict.fromkeys(programs) if program is not None]

@@ -134,7 +134,11 @@ def objective_of(args: argparse.Namespace) -> Objective | None:
 def known_curve(
     args: argparse.Namespace, request: PredictionRequest, notes: list[str]
 ) -> ResponseCurve | None:
-    """Return the response curve of a job, learned or from the training model; None if unknown.
+    """Return the response curve of a job, or None if no curve is known.
+
+    The response curve states the job's relative time and power at different settings. A curve that was
+    learned from earlier runs is preferred. Without a learned curve, the function computes a curve with
+    the training model.
 
     Args:
         args: command line, with the options of the connection.

@@ -207,8 +207,9 @@ def _disable(args: argparse.Namespace, slurm: Installation) -> int:
 def _check(args: argparse.Namespace, slurm: Installation) -> int:
     """Check the plugins against the installed Slurm, and suspend each plugin that does not fit.
 
-    The check runs before each start of Slurm's daemons. It prints the state of each plugin that is or was
-    enabled. If no plugin was ever enabled, there is no slurm-energy.conf, and nothing is printed.
+    The check runs before each start of Slurm's daemons. It prints the state of each plugin that is
+    enabled now or was enabled before. If slurm-energy.conf does not exist, no plugin was ever enabled,
+    and nothing is printed.
     """
     from slurm_energy.slurm import energy_include
 

@@ -91,9 +91,10 @@ def _add_sources(command: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _functions(source: ValueSource) -> dict[str, Any]:
-    """Return the shell functions that complete words from a source.
+    """Return the shell functions that complete a word of the command line, for each shell.
 
-    The result maps the name of each shell to its function, in the form that the library shtab requires.
+    The words come from `source`, for example from a command that lists names. The result maps the name of
+    each shell to its function, in the form that the library shtab requires.
     """
     fish = f"(__fish_complete_list , {source.name})" if source.is_list else f"({source.name})"
     preamble = {"bash": _bash(source), "zsh": _zsh(source), "fish": _fish(source)}

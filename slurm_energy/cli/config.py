@@ -70,9 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    """Print the effective configuration and the origin of each value.
+    """Print the effective configuration, and where each value comes from.
 
-    The configuration is that of the file. If the user names a node, it is that of the node.
+    The configuration is the one in the configuration file. If the user names a node, the values that
+    apply to this node are printed.
     """
     from slurm_energy.config import schema_document
     from slurm_energy.config.loader import load_source

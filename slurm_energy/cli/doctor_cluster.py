@@ -89,7 +89,8 @@ def _wait(client: ControllerClient, url: str, only: Collection[str], wait_s: flo
 def _is_complete(findings: ClusterFindings) -> bool:
     """Return whether the inspection of the cluster is complete.
 
-    It is complete if Slurm answers, and if the agents of all nodes that should be up have reported.
+    It is complete if Slurm answers and no report is missing. A report is expected from the agent of each
+    node that should be up.
     """
     return not findings.slurm_error and not findings.awaited
 

@@ -101,7 +101,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict a training job for each way to run it, or predict a batch script; print the result."""
+    """Predict a training job, or a batch script, and print the result.
+
+    For a training job, each way to run the job is predicted.
+    """
     if args.job:
         return predict_job.run(args)
     if args.best is not None or args.slowdown is not None:

@@ -85,9 +85,10 @@ def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
 
 
 def _users(args: argparse.Namespace, has_jobs: bool) -> str:
-    """Return the users whose jobs are requested, as a comma list; empty means all users.
+    """Return the users whose jobs are requested, as a comma-separated list; empty means all users.
 
-    The default is the caller's own jobs, unless jobs or Slurm accounts are named or the caller is root.
+    Without an option for users, an ordinary user requests only the user's own jobs. All users are
+    requested in three cases: the caller is root, jobs are named, or Slurm accounts are named.
     """
     if args.user:
         return str(args.user)

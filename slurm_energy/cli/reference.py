@@ -78,9 +78,11 @@ def _options(actions: list[argparse.Action]) -> Iterator[str]:
 
 
 def option_value(action: argparse.Action) -> str:
-    """Return the placeholder of an option's value, or the name of an argument.
+    """Return the placeholder that stands for a value in the usage text of a command.
 
-    The placeholder of an option's value follows a blank, or has the form `[=VALUE]` if the value is optional.
+    The placeholder of an option's value follows a blank, for example ` FILE`. It has the form `[=VALUE]`
+    if the value is optional. The placeholder of a positional argument is the name of the argument. The
+    result is empty for an option without a value.
     """
     if action.nargs == 0:
         return ""

@@ -111,8 +111,9 @@ def _refuse_unknown(
 ) -> None:
     """Raise an error if a requested account or user does not exist.
 
-    An account without a row in the response is refused. A user without a row is refused only if the user is
-    also unknown on this host.
+    The function uses a table of accounts and users with shares or used energy. An account that is not in
+    the table does not exist. A user who is not in the table does not exist if this host does not know the
+    user either.
 
     Raises:
         NotFoundError: an account or user does not exist. The message contains the name.

@@ -26,7 +26,10 @@ MAX_TABLES = 6
 
 
 def needs_one_table(results: list[tuple[Scenario, list[RunResult]]]) -> bool:
-    """Return whether one table shows all variants: if there are many variants, or several swept keys."""
+    """Return whether the results of all variants of a scenario are printed in one table.
+
+    This is the case if there are many variants, or if several keys vary.
+    """
     return len(results) > MAX_TABLES or len(results[0][0].point) > 1
 
 

@@ -48,7 +48,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Query the agent of this node about its spool and print the records."""
+    """Run `senergy spool`: ask the agent of this node for the records in its spool, and print them.
+
+    The spool contains the records that wait for delivery to the controller, and rejected records. With
+    the action `resend`, the agent sends records again.
+    """
     if args.record and args.action != "resend":
         args.usage_error("records can be named only with resend")
     message: dict[str, Any] = {"op": "spool"}

@@ -68,7 +68,7 @@ def _lines(result: dict[str, Any], title: str, confidence: float) -> list[str]:
 def _pattern(result: dict[str, Any]) -> list[str]:
     """Return two lines of text with the mean of a KPI on each day of the week.
 
-    The KPI is that of the main target of the study.
+    The KPI is the one to which the main target of the study refers.
     """
     name = result["power"][0]["kpi"]
     if name not in result["kpis"]:

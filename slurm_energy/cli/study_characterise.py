@@ -189,7 +189,11 @@ def _measure(
 
 
 def _learned(args: argparse.Namespace) -> list[CurveProgram]:
-    """Return the programs with curves learned by senergyctld; none if senergyctld does not answer."""
+    """Return the programs whose response curves senergyctld has learned.
+
+    A response curve states the time and power of a program at several settings. The result is empty if
+    senergyctld does not answer.
+    """
     from slurm_energy.study.characterisation.curve_sources import curve_programs
 
     try:

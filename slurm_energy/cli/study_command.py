@@ -1,4 +1,7 @@
-"""Command line of a study step, in the form that the manifest of the step stores."""
+"""Command line of the current study step.
+
+The manifest of the step stores it, so that users can run the same command again.
+"""
 
 from __future__ import annotations
 

@@ -67,9 +67,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command `senergy study deploy`.
 
-    The command begins a stage of the deployment. With `--undo`, it undoes the deployment. With `--tick`, it
-    brings the configuration into force that the plan of the stage states for the given time. This is either
-    the configuration with the energy measures, or the site's own configuration.
+    The command begins a stage of the deployment. There are two options for other actions:
+
+    - `--undo` undoes the deployment.
+    - `--tick` puts the configuration in force that the stage plans for the given time. The plan
+      alternates between the configuration with the energy measures and the site's own configuration.
     """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.rollout.deploy_step import Deployment

@@ -88,7 +88,8 @@ class ProgressBar:
 def print_commands(submitter: Submitter, design: SweepDesign, args: argparse.Namespace) -> None:
     """Print the sbatch command of each sweep point, with environment variables, as for a shell.
 
-    With a preset, also print the requirements on the job and the number of combinations left out.
+    If the sweep uses a preset (a named set of settings), also print when the settings take effect, and
+    how many combinations of settings were left out.
     """
     points = submitter.state.points
     lines = []

@@ -1,7 +1,7 @@
 """The part of `senergy sweep` that uses presets, which are configurations for a kind of program.
 
-The module defines the options of the command line, describes the machine of the job, and returns the points
-to measure.
+The module defines the options of the command line and describes the machine of the job. It returns
+the combinations of settings to measure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class SweepDesign:
 
     @property
     def replaced_options(self) -> tuple[str, ...]:
-        """Options of sbatch that the preset sets instead of the options in the script."""
+        """Options of sbatch that the sweep's preset sets instead of the options in the batch script.
+
+        A preset is a named set of settings for a kind of program.
+        """
         settings = self.preset.settings if self.preset else {}
         return tuple(name.removeprefix("sbatch.") for name in settings if name.startswith("sbatch."))
 
@@ -68,7 +71,10 @@ def add_options(group: argparse._ArgumentGroup) -> None:
 
 
 def sweep_design(args: argparse.Namespace, content: bytes, factors: Sequence[Factor]) -> SweepDesign:
-    """Return factors and configurations of a sweep.
+    """Return what `senergy sweep` has to run: the settings to vary and the configurations.
+
+    A factor is a setting or option that varies between the runs of a sweep. A preset is a file that names
+    the configurations of a kind of program.
 
     Args:
         args: command line of `senergy sweep`.

@@ -48,13 +48,15 @@ def is_swept(template: Template) -> bool:
 
 
 def saved_sweep(args: argparse.Namespace, template: Template, given: dict[str, str]) -> SavedSweep | None:
-    """Return the newest saved sweep of the program of a template; None if no sweep is saved.
+    """Return the newest saved sweep of a program, for a template that starts this program.
+
+    The result is None if no sweep is saved.
 
     Args:
-        args: command line of `senergy template render`. `sweep` names a state file; with None, the current
-            folder and the folder of the output are searched for one.
+        args: command line of `senergy template render`. `sweep` names a state file. If `sweep` is None,
+            the current folder and the folder of the output are searched for a state file.
         template: template to be rendered.
-        given: values of template variables that the user set by --set.
+        given: values of template variables that the user set by --set, for example the program.
 
     Raises:
         NotFoundError: the named state file does not exist, or has no measurement.

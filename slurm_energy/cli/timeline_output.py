@@ -90,7 +90,7 @@ def _trace_file(path: Path | None) -> Iterator[TraceFile | None]:
 def write_timeline(
     args: argparse.Namespace, job_id: str, sources: CollectedSources, trace_path: Path | None
 ) -> None:
-    """Write the requested files and report their content.
+    """Write the requested timeline files of a job, and report what the files contain.
 
     Raises:
         EnergyError: a file cannot be read or written.

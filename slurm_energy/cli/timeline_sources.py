@@ -91,7 +91,7 @@ def collect(args: argparse.Namespace, job_id: str, paths: Iterable[Path]) -> Col
 
 
 def _ask_controller(args: argparse.Namespace, job_id: str, sources: CollectedSources) -> None:
-    """Add the data that senergyctld has about the job.
+    """Add the data that senergyctld has about a job to the sources of the job's timeline.
 
     Raises:
         EnergyError: senergyctld does not answer, or the job is unknown or belongs to another user.

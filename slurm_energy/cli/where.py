@@ -275,8 +275,15 @@ def _predictions(
 ) -> dict[str, Prediction]:
     """Return the predicted time and energy of the job for each cluster.
 
-    A cluster gets the prediction of this cluster in two cases: it has no similar runs, or it does not answer
-    within `_OTHERS_TIMEOUT_S`. A note is added for each cluster that did not answer.
+    Each cluster predicts the job from its own history. If a cluster has no similar runs, or does not
+    answer within `_OTHERS_TIMEOUT_S`, the prediction of the local cluster is used for it.
+
+    Args:
+        args: command line.
+        config: configuration of the local cluster.
+        request: the job to predict.
+        wanted: names of the clusters.
+        notes: list to which a note is added for each cluster that did not answer.
     """
     others = [name for name in wanted if name != config.cluster.name]
     answers: dict[str, Prediction | EnergyError | None] = {}

@@ -31,7 +31,11 @@ class HelpFormatter(argparse.HelpFormatter):
         super().__init__(prog, **options)
 
     def _format_usage(self, *args: Any, **options: Any) -> str:
-        """Return the usage. argparse never breaks a group of alternatives, even if the group is too long."""
+        """Return the usage line of a command, broken so that no line is wider than the help page.
+
+        argparse itself breaks the usage line, but never inside a group of alternative options. Lines with a
+        long group would be too wide. This method breaks these lines, too.
+        """
         usage = super()._format_usage(*args, **options)
         if max(map(len, usage.splitlines())) <= self._width:
             return usage

@@ -1,8 +1,8 @@
-"""Texts below the options of a help page: parsing into paragraphs and rows, and layout. Pure functions.
+"""Layout of the texts below the options of a help page. All functions are pure.
 
-A text consists of paragraphs and rows. Rows are indented by two blanks. A row contains a term, such as a
-command, then at least two blanks, then the explanation of the term. If the first line of a paragraph begins
-with `label: `, each further line that begins in this form starts a new paragraph.
+A text is parsed into paragraphs and rows. Rows are indented by two blanks. A row contains a term,
+such as a command, then at least two blanks, then the explanation of the term. If the first line of a
+paragraph begins with `label: `, each further line that begins in this form starts a new paragraph.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def render(text: str, width: int) -> str:
 def render_block(block: HelpBlock, width: int) -> Iterator[str]:
     """Yield the output lines of one block of a help text, wrapped to a width in columns.
 
-    A block is a paragraph, the rows below it, or both.
+    A block is a paragraph, a list of entries (rows), or a paragraph with a list below it.
     """
     if all(len(line) <= width for line in block.lines):
         yield from block.lines

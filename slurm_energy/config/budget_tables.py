@@ -230,9 +230,10 @@ class BudgetTable:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names of those keys that determine the budget's limit and are set in the configuration.
+        """Names of the keys by which the configuration determines the limit of this budget.
 
-        A valid table of a budget sets exactly one of these keys.
+        The possible keys are `watts`, `schedule`, `calendar` and `signal`. A valid table of a budget sets
+        exactly one of them.
         """
         set_keys = {
             "watts": self.watts is not None,

@@ -39,10 +39,11 @@ def _log_level() -> Any:
 
 
 def _log_levels(part: str) -> Any:
-    """Return the declaration of a configuration key that sets log levels within a daemon.
+    """Return the declaration of a configuration key that sets the log levels of parts of a daemon.
 
-    The key can set another log level for each part (package or module) of the daemon. `part` is the part
-    that the documentation of the key uses as an example.
+    A part is a package or a module of the daemon. The value of the key maps parts to log levels. Such a
+    level replaces the daemon's general log level for this part. `part` is the name of a part that the
+    documentation of the key uses as an example.
     """
     return key(
         {},

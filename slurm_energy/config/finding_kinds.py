@@ -6,7 +6,10 @@ from enum import StrEnum
 
 
 class FindingKind(StrEnum):
-    """Kinds of findings. Each kind has a page in docs/findings/ with the value of the kind as its name."""
+    """Kinds of findings of the diagnosis (causes of lost time or energy in a job).
+
+    Each kind has a page in docs/findings/ with the value of the kind as its name.
+    """
 
     GPU_UNDERUSED = "gpu-underused"
     SMALL_BATCH = "small-batch"

@@ -65,7 +65,10 @@ TUNING_MODES = ("off", "advise", "on")
 
 @dataclass(frozen=True, slots=True)
 class TuningConfig:
-    """Tuning of jobs whose policy names an objective: `edp`, `ed2p` or `energy`. See docs/tuning.md."""
+    """Section `[tuning]` of the configuration: tuning of jobs whose policy names an objective.
+
+    The objectives are `edp`, `ed2p` and `energy`. See docs/tuning.md.
+    """
 
     mode: str = key(
         "on",
@@ -289,9 +292,10 @@ class Config:
 
     @property
     def accepted_bounds(self) -> BoundsConfig:
-        """Widest bounds of all nodes, for the check of flags at submission.
+        """Widest bounds of settings over all nodes, for the check of energy flags at submission.
 
-        When a job is submitted, flags within these bounds are accepted, because its nodes are not yet known.
+        At submission, the nodes of a job are not known yet. Therefore a flag is accepted if its value lies
+        within these bounds.
         """
         widest = self.file_bounds or self.bounds
         for node_type in self.node_types.values():

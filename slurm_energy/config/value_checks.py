@@ -78,7 +78,7 @@ def parsed_by(parse: Callable[[str], object]) -> Check:
 def one_of(*words: str) -> Check:
     """Return a function that checks whether a value is one of the given words.
 
-    The function returns an error message if the value is another one.
+    The function returns an error message if the value is none of the words.
     """
     return lambda value: None if value in words else f"must be one of {', '.join(words)}"
 
@@ -228,9 +228,10 @@ def one_line(value: str) -> str | None:
 
 
 def product_name(value: str) -> str | None:
-    """Check a product name, in which a letter or digit is required. Return None, or the fault.
+    """Check the name of a product in the configuration, which must have a letter or digit.
 
-    The empty text is valid and stands for every product.
+    An empty name is also valid and stands for every product. Return None if the name is valid, else the
+    fault.
     """
     named = not value or any(character.isalnum() for character in value)
     return None if named else "must have a letter or a digit"

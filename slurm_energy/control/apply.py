@@ -126,9 +126,10 @@ def _claim(transaction: SettingsTransaction, owner: str, setting: Setting) -> Se
 
 
 def _claim_dependent(transaction: SettingsTransaction, owner: str, key: str) -> None:
-    """Add a journal entry for a knob that a job's setting may change as a side effect.
+    """Protect the original value of a hardware setting that a job may change as a side effect.
 
-    The entry keeps the original value of the knob.
+    The function adds an entry of the setting (knob) to the journal, unless the journal has one. The entry
+    keeps the original value. The entry names the job, without a requested value.
 
     Args:
         transaction: transaction that holds the journal entries.

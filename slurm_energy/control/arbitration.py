@@ -53,11 +53,10 @@ class KnobDomains:
         return cls(cpus)
 
     def affects(self, key: str, allocation: JobAllocation) -> bool:
-        """Return whether a knob (hardware setting) controls a part of the node that a job has.
+        """Return whether a knob (hardware setting) controls a CPU or GPU of a job.
 
-        If the CPUs of the job are unknown, a knob of a package is assumed to control CPUs of the job. A knob
-        of a single core is assumed not to control them, because Slurm gives a core to one job only, unless
-        the site lets jobs share cores.
+        Often the CPUs of the job are unknown. Then a knob of a whole processor package is assumed to control
+        CPUs of the job. A knob of a single core is assumed to control none of them.
 
         Args:
             key: key of the knob, for example `cpufreq.governor[policy0]`.
@@ -89,9 +88,9 @@ class Arbiter:
     domains: KnobDomains = field(default_factory=KnobDomains)
 
     def counts(self, owner: str) -> bool:
-        """Return whether the settings that a job requests on shared devices are in effect now.
+        """Return whether the settings that the job `owner` requests (its claims) are in effect now.
 
-        The settings that the job `owner` requests (its claims) are in effect while the job runs.
+        They are in effect on shared devices while the job runs.
         """
         return self.allocations is None or owner in self.allocations
 
@@ -162,10 +161,11 @@ def _unanimous(original: str, requested: Sequence[str]) -> str:
 
 
 def bounded_value(key: str, value: str, ceiling: str) -> str:
-    """Return the value nearest to `value` that a power budget permits for a knob.
+    """Return the value that a knob (hardware setting) gets under a power budget.
 
-    The budget permits values up to the ceiling. This holds for a power limit and its averaging window. For a
-    switch on which a power limit depends, the ceiling is the required state of the switch.
+    For a power limit or its averaging window, the ceiling is the highest value that the budget permits. A
+    higher value is replaced by the ceiling, and so is 0, which means no limit. Some power limits depend
+    on a switch. For such a switch, the ceiling is the required state, which is returned.
 
     Args:
         key: key of the knob.

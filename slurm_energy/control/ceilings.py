@@ -51,10 +51,10 @@ def set_ceilings(
 
 
 def _request(transaction: SettingsTransaction, key: str, ceiling: str | None) -> bool:
-    """Change the ceiling (upper bound) of a knob, and request the value that follows for the knob.
+    """Change the ceiling of a knob in a transaction, and schedule the resulting value of the knob.
 
-    A knob is a hardware setting, such as a power limit. A power budget sets the ceiling. The change is part
-    of a transaction.
+    A knob is a hardware setting, such as a power limit. A ceiling is an upper bound that a power budget
+    sets.
 
     Returns:
         Whether the journal entry of the knob is no longer needed, so that its original value must be

@@ -26,18 +26,20 @@ _MAX_BYTES = 64_000_000
 class JournalEntry:
     """State of one hardware setting (knob) in the agent's settings journal.
 
-    An entry exists if the agent changes the knob, or if the knob changes as a side effect of another knob.
+    An entry exists if the agent changes the knob, or if the knob changes as a side effect of another
+    knob.
 
     Attributes:
         key: key of the knob.
         original: value of the knob before the agent first changed the knob.
-        claims: value that each job requests, by job as `JOBID.RESTART`; None for a job with another setting
-            that may change the knob as a side effect.
-        target: value that resulted from claims and ceiling at the last write. None if neither claims nor
-            ceiling require a value, or if the write failed and has to be repeated.
+        claims: value that each job requests (its claim), by job as `JOBID.RESTART`. None for a job that
+            requests no value of this knob, but of another knob with this knob as a side effect.
+        target: value that the last write was to set. It follows from the claims and the ceiling. None in
+            two cases: neither claims nor ceiling require a value, or the write failed and has to be
+            repeated.
         written: value read back after the last write; None while a write or a restore is in progress.
-        ceiling: upper bound that a power budget sets on the value, whatever jobs claim; None if there is no
-            ceiling.
+        ceiling: upper bound that a power budget sets on the value, whatever the jobs claim; None if there
+            is no ceiling.
     """
 
     key: str
@@ -58,7 +60,10 @@ class JournalEntry:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the original value must be restored, because no job and no ceiling needs the entry."""
+        """Whether nothing needs this entry any more, so that the original value must be restored.
+
+        This is the case if no job requests a value for the setting, and no power budget limits it (ceiling).
+        """
         return not self.claims and self.ceiling is None
 
     # These methods avoid dataclasses.replace, which is slow: a job on a large node has hundreds of entries,
@@ -74,14 +79,22 @@ class JournalEntry:
         return JournalEntry(self.key, self.original, claims, self.target, self.written, self.ceiling)
 
     def without_claim(self, owner: str) -> JournalEntry:
-        """Return a copy of this journal entry without the value that the job `owner` requested."""
+        """Return a copy of this journal entry without the request of one job.
+
+        A journal entry contains the original value of a hardware setting and the values that jobs request for
+        it.
+
+        Args:
+            owner: the job whose requested value is left out.
+        """
         claims = {other: value for other, value in self.claims.items() if other != owner}
         return JournalEntry(self.key, self.original, claims, self.target, self.written, self.ceiling)
 
     def without_claims(self) -> JournalEntry:
         """Return a copy of this journal entry without any claims.
 
-        A claim is the value that a job requests for the knob of the entry.
+        The entry describes a hardware setting (knob). A claim is the value that a job requests for the
+        setting.
         """
         return JournalEntry(self.key, self.original, {}, self.target, self.written, self.ceiling)
 
@@ -128,9 +141,10 @@ class SettingsJournal:
 
     @classmethod
     def load(cls, path: Path) -> SettingsJournal:
-        """Read the journal.
+        """Read the journal of hardware settings from its file.
 
-        A damaged file is renamed. The result is then an empty journal whose `load_error` states the reason.
+        The journal contains the original values of settings that the agent has changed. A damaged file is
+        renamed. The result is then an empty journal whose `load_error` states the reason.
 
         Raises:
             OSError: the file exists and cannot be read.
@@ -175,10 +189,10 @@ class SettingsJournal:
             self._save(new, sync=sync)
 
     def update_or_defer(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
-        """Replace and delete entries like `update`.
+        """Replace and delete entries of the journal, and write the journal to its file.
 
-        If the file cannot be written, a later update writes it. Before a caller deletes an entry with this
-        method, the hardware must hold the original value of the entry's setting (knob).
+        If the file cannot be written, a later update writes it. Before a caller deletes the entry of a
+        setting (knob), the caller must ensure that the hardware holds the original value of this setting.
         """
         new = self._updated(changed, deleted)
         try:

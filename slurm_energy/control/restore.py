@@ -209,11 +209,12 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
 def _write_originals(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
     """Write the original values of all knobs back, and return the result of each write.
 
-    A knob is the file or call that sets a value of a device. The stages of the knobs define the order of
-    writing. The originals are written in reverse order.
+    A knob is the file or call that sets a value of a device. Each knob has a stage, its position in the
+    order in which knobs are set. The original values are written in the reverse order of the stages.
 
-    Then a second pass repeats each write that was refused, or that a later write to another knob undid. For
-    example, an energy preference cannot be written before the governor is restored.
+    Then a second pass repeats some writes: each write that was refused, and each write that a later write
+    to another knob has undone. For example, an energy preference cannot be written before the governor is
+    restored.
 
     Returns:
         Result by key of the knob.

@@ -1,7 +1,8 @@
-"""Manager that applies settings and ceilings, restores settings of finished jobs, and repeats failed writes.
+"""Manager of the hardware settings that jobs and power budgets request on a node.
 
-The manager does not know the sessions of jobs. The argument `allocations` supplies the running jobs and their
-allocations.
+The manager applies settings and ceilings (upper bounds that a power budget sets). It restores the
+settings of finished jobs, and repeats failed writes. It does not know the sessions (the agent's data)
+of jobs. The argument `allocations` supplies the running jobs and their allocations.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class SettingsManager:
     ) -> list[SettingOutcome]:
         """Apply the settings of a job as far as they are compatible with the settings of other jobs.
 
-        Call this method also for a job without settings. If this job shares a knob (the file or call that
-        writes a setting) with another job, the other job's setting of the knob may have to be withdrawn.
+        Call this method also for a job without settings. A setting is written through a file or a call
+        (knob), which several jobs may share. A job without settings may share a knob with another job, whose
+        setting of this knob may then have to be withdrawn.
 
         Args:
             owner: job that requests the settings, as `JOBID.RESTART`.
@@ -115,10 +117,16 @@ class SettingsManager:
         )
 
     def _change_ceilings(self, ceilings: Mapping[str, str | None]) -> list[RestoreResult] | None:
-        """Set or remove the ceilings (upper limits that a power budget sets) of settings.
+        """Set or remove upper limits (ceilings) of hardware settings, as a power budget requires.
 
-        Return the results of the settings that were restored. The result is None if the journal cannot be
-        written.
+        If neither a job nor a budget requests a value for a setting any more, its original value is restored.
+
+        Args:
+            ceilings: ceiling by key of the setting; None removes the ceiling.
+
+        Returns:
+            The results of restoring original values. None if the journal of original values cannot be
+            written.
         """
         try:
             results = set_ceilings(self._devices, self.journal, ceilings, self._arbiter())

@@ -46,22 +46,20 @@ class SettingOutcome:
 
 @dataclass(slots=True)
 class SettingsTransaction:
-    """Set of writes to knobs, computed from the claims of all jobs and from the ceilings.
+    """Set of writes to hardware settings (knobs), for example power limits.
 
-    A claim is the value that a job requests for a knob. A ceiling is the upper bound that a power
-    budget sets.
+    The values are computed from the claims of all jobs and from the ceilings. A claim is the value that a
+    job requests for a knob. A ceiling is the upper bound that a power budget sets.
 
     Attributes:
         devices: devices of the node.
         journal: original values and claims.
         arbiter: merges the claims of the running jobs.
         current: current value by key of the knob, for the knobs that were read.
-        released: keys of knobs that are being restored. Claims on these knobs no longer have an
-            effect.
+        released: keys of knobs that are being restored. Claims on these knobs no longer have an effect.
         entries: journal entries by key as they will be after the transaction.
         writes: value to write by key of the knob.
-        changed_externally: keys of knobs that another program changed after the agent's last
-            write.
+        changed_externally: keys of knobs that another program changed after the agent's last write.
         outcomes: outcome by key of each written knob.
     """
 
@@ -83,10 +81,11 @@ class SettingsTransaction:
         return self.entries.get(key) or self.journal.entries.get(key)
 
     def merged_value(self, entry: JournalEntry) -> str | None:
-        """Return the value that a knob should have, computed from the values that jobs request (claims).
+        """Return the value that a knob (hardware setting) should have now.
 
-        The ceiling of the knob bounds this value. Return None if no running job requests a value and there
-        is no ceiling.
+        The value is computed from the values that jobs request (claims). It is limited by the upper bound
+        that a power budget sets (ceiling). Return None if no running job requests a value and there is no
+        ceiling.
         """
         value = self.arbiter.merged_value(entry.key, entry.original, entry.claims)
         if entry.ceiling is None:

@@ -1,4 +1,7 @@
-"""The active senergyctld: creation of its components, periodic tasks, reload and shutdown."""
+"""The active senergyctld, from the creation of its components to the shutdown.
+
+The module also runs the periodic tasks and handles a reload of the configuration.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,13 @@ class RunningJobCache:
         return frozenset(self._jobs)
 
     async def find(self, job_id: int, restart_count: int) -> AllocatedJob | None:
-        """Return the run of a job with this restart count; None means that Slurm does not run the job.
+        """Return a running job if it has the given number of earlier requeues.
+
+        The result is None if Slurm does not run the job, or runs it with another number.
+
+        Args:
+            job_id: Slurm's job id.
+            restart_count: number of earlier requeues of the job.
 
         Raises:
             UnavailableError: slurmctld does not answer.

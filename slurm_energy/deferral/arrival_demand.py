@@ -110,7 +110,10 @@ def arrival_demand(
 
 
 def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats:
-    """Return, for each age, the total weight of the jobs that run longer than this age."""
+    """Return, for each age, the total weight of the jobs that still run at this age.
+
+    The age is the time since the arrival of a job.
+    """
     order = np.argsort(time_s)
     below = np.concatenate([[0.0], np.cumsum(weight[order])])
     longer: Floats = below[-1] - below[np.searchsorted(time_s[order], age_s, side="right")]

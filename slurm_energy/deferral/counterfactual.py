@@ -145,7 +145,10 @@ def typical_waits(waits: ObservedWaits, times_s: Floats, window_s: float) -> tup
 
 
 def run_costs(start_s: Floats, end_s: Floats, energy_joules: Floats, series: SignalSeries) -> Floats:
-    """Return cost or emissions of runs; NaN if the signal is unknown for a part of a run."""
+    """Return the cost or the emissions of runs, computed from the price or the carbon intensity.
+
+    The value of a run is NaN if the price or the carbon intensity is unknown for a part of the run.
+    """
     return energy_joules / JOULES_PER_KWH * _mean(series, start_s, end_s - start_s)
 
 

@@ -79,9 +79,10 @@ def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions
 def _offer_suspension(
     queue: DeferralQueue, table: StartTable, curve: CostCurve, options: DeferralOptions
 ) -> None:
-    """Enter the best start and the cost into `table`, for jobs that can write checkpoints.
+    """Take into account that jobs with checkpoints may be suspended later.
 
-    These jobs may be suspended later. The best start and the cost are computed for this case.
+    The suspension of a job may make an early start cheaper. For each job that can write checkpoints, the
+    function computes the best start and its cost for this case, and enters them into `table`.
     """
     jobs = np.flatnonzero(queue.checkpointable[table.rows])
     if not len(jobs):
@@ -103,22 +104,22 @@ def _offer_suspension(
 
 
 def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:
-    """Choose a start slot for each deferrable job, one job after another.
+    """Choose a start time (slot) for each deferrable job, one job after another.
 
-    Each job gets its best slot that has room. A job of an earlier plan already has a slot. This slot stays
-    reserved for the job until the job is placed, so that other jobs cannot take it. The job keeps this slot
-    unless a better slot has room.
+    Each job gets the best slot that has enough free resources. A job that was already planned earlier has
+    a slot. This slot stays reserved for the job until the job is placed, so that other jobs cannot take
+    it. The job keeps this slot unless a better slot has enough free resources.
 
     Args:
         queue: the jobs.
-        table: the deferrable jobs and the candidate starts.
-        score: score of each job at each start, shape (d, s). Lower is better; infinity means that the start
-            is not allowed.
+        table: the deferrable jobs, and the times at which each of them may start.
+        score: score of each job at each start, shape (d, s). Lower is better; infinity means that the
+            start is not allowed.
         fit: free resources. The resources of placed jobs are subtracted.
         order: order in which the jobs are placed, shape (d,).
 
     Returns:
-        The slot of each job, shape (d,); `NONE` means that no allowed slot has room.
+        The slot of each job, shape (d,); `NONE` means that no allowed slot has enough free resources.
     """
     best = np.argmin(score, axis=1) if len(score) else np.zeros(0, np.int64)
     time_s, units = queue.time_s[table.rows], queue.units[table.rows]
@@ -154,9 +155,9 @@ def _reserve_planned(
 ) -> dict[int, tuple[int, int]]:
     """Reserve again the time slots that were planned for deferred jobs in earlier planning cycles.
 
-    A slot is reserved only if the free resources suffice. Earlier plans also left resources free for future
-    arrivals. This function does not check that again. If it did, all held jobs would be released together
-    when the forecast of arrivals rises.
+    A slot is reserved only if the free resources suffice. When the slots were planned, resources were
+    also left free for jobs that may arrive later. This function does not check this again. Otherwise, if
+    the forecast of arrivals rises, all held jobs would be released together.
 
     Returns:
         By job, the first reserved slot and the slot after the last reserved slot.
@@ -182,7 +183,8 @@ def _reserve_planned(
 def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bools:
     """Return a mask of the deferrable jobs that should start at once, shape (d,).
 
-    A job should start at once if no later start saves enough, or if only few starts are better.
+    A job should start at once in two cases: if no later start saves enough, or if only a small fraction
+    of the possible starts has a better score than a start now.
     """
     now = score[:, :1]
     better = np.sum(score < now, axis=1)

@@ -35,11 +35,11 @@ class Resumptions:
 
 
 def has_room(queue: DeferralQueue, plan: DeferralPlan, jobs: Resumptions, slot_s: float) -> Bools:
-    """Return the jobs for which resources will be free when they resume, as a mask of shape (n,).
+    """Return which suspended jobs will find free resources when they resume, as a mask, shape (n,).
 
-    The jobs are suspended now and release their resources. The resources are then taken in this order: by
-    pending jobs that are not deferrable, by deferrable jobs at their planned starts, and by the resumed
-    jobs. Resumed jobs must leave room for jobs that have not arrived yet.
+    The function assumes that the jobs are suspended now and release their resources. The resources are
+    then taken in this order: by pending jobs that are not deferrable, by deferrable jobs at their planned
+    starts, and by the resumed jobs. Resumed jobs must leave room for jobs that have not arrived yet.
 
     Args:
         queue: the pending jobs, and the resources that running jobs leave free.

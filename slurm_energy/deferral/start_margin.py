@@ -1,8 +1,8 @@
 """Safety margin between the planned start and the latest permitted start of a deferred job.
 
-Held jobs reserve no resources. If the demand of other jobs is high, the units that a job needs may not be
-free at its planned start. The margin is the time in which a full cluster releases these units. It grows with
-the size of the job and with the load.
+Held jobs reserve no resources. If the demand of other jobs is high, the units (GPUs, cores or nodes)
+that a job needs may not be free at its planned start. The margin is the time in which a full cluster
+releases these units. It grows with the size of the job and with the load.
 """
 
 from __future__ import annotations

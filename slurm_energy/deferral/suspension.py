@@ -1,8 +1,9 @@
-"""Suspension of checkpointable jobs in expensive slots, and their resumption, by dynamic programming.
+"""Suspension of jobs with checkpoints in expensive time slots, and their resumption.
 
-For each job, dynamic programming finds the cheapest set of slots in which the remaining work fits before the
-latest end. Each resumption costs the energy of a restart. Only the decision for the current slot is returned.
-The decision is repeated in each slot with the forecasts available at that time.
+For each job, dynamic programming finds the set of time slots with the lowest cost of energy in which
+the remaining work fits before the latest end. Each resumption costs the energy of a restart. Only the
+decision for the current slot is returned. The decision is repeated in each slot with the forecasts
+available at that time.
 """
 
 from __future__ import annotations
@@ -142,9 +143,10 @@ def plan_suspensions(
 def planned_starts(
     jobs: CheckpointableJobs, curve: CostCurve, options: DeferralOptions
 ) -> tuple[Floats, Floats]:
-    """Return the best start of each checkpointable job that does not run now.
+    """Return the cheapest start of each checkpointable job that does not run now.
 
-    The function assumes that a job can be suspended and resumed again after this start.
+    The plan assumes that the job may be suspended in expensive time slots after its start, and resumed
+    later.
 
     Args:
         jobs: the jobs, which have not started or are suspended.
@@ -152,9 +154,10 @@ def planned_starts(
         options: parameters of the deferral policies.
 
     Returns:
-        The start of each job and the cost per watt from this start on, each of shape (n,). A start is the
-        current time or a later multiple of the slot length. Both values are NaN if the job has no choice of
-        slots before its latest end.
+        Two arrays of shape (n,). The first array contains the start of each job. A start is the current
+        time or a later multiple of the slot length. The second array contains the cost per watt of the
+        job's power from this start on. Both values are NaN if the job has no choice of slots before its
+        latest end.
     """
     starts, costs = np.full(len(jobs.left_s), np.nan), np.full(len(jobs.left_s), np.nan)
     for members, slots, work, restart_s in _groups(jobs, options):
@@ -169,15 +172,15 @@ def planned_starts(
 
 
 def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tuple[Ints, int, Ints, float]]:
-    """Yield groups of jobs for which a choice of time slots for the remaining work is possible.
+    """Yield groups of jobs that have a choice of time slots for their remaining work.
 
-    Two conditions must hold for a job. It may still be suspended. Its remaining work takes fewer slots than
-    there are until its latest end. The jobs of a group have the same number of slots until the latest end,
-    and the same restart time.
+    A job has a choice under two conditions: it may still be suspended, and its work needs fewer time
+    slots than remain until its latest end. The jobs of a group have the same number of slots until the
+    latest end, and the same restart time.
 
     Returns:
-        For each group: rows of the jobs, number of slots, slots of remaining work of each job, and
-        duration of a restart.
+        For each group: rows of the jobs, number of slots until the latest end, slots of remaining
+        work of each job, and duration of a restart in seconds.
     """
     slot_s = options.slot_s
     work = np.ceil(jobs.left_s / slot_s - 1e-9).astype(np.int64)

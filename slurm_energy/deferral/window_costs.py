@@ -92,9 +92,9 @@ def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve |
 
 
 def candidate_starts(now_s: float, latest_s: float, slot_s: float) -> Floats:
-    """Return the possible start times of deferrable jobs.
+    """Return the times at which deferrable jobs may start.
 
-    These are the current time, and the multiples of the slot length up to the latest start of all jobs.
+    These are the current time and all later multiples of the slot length up to `latest_s`.
     """
     first = math.floor(now_s / slot_s) + 1
     last = math.floor(min(latest_s, (first + _MAX_SLOTS - 1) * slot_s) / slot_s)

@@ -18,7 +18,10 @@ from slurm_energy.records import Quality
 
 
 class DeviceError(UnavailableError):
-    """Error: a counter or knob cannot be read or written. `why` is the reason that the driver reports."""
+    """Error: a counter or a hardware setting (knob) cannot be read or written.
+
+    `why` is the reason that the driver reports.
+    """
 
 
 class DeviceGoneError(DeviceError):
@@ -140,7 +143,10 @@ class Knob(ABC):
 
     @property
     def key(self) -> str:
-        """Unique name of the knob, `NAME[DOMAIN]`, for example `cpufreq.governor[policy0]`."""
+        """Unique name of a hardware setting (knob), `NAME[DOMAIN]`.
+
+        An example is `cpufreq.governor[policy0]`.
+        """
         return f"{self.name}[{self.domain}]"
 
     @abstractmethod

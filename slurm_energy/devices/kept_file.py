@@ -11,8 +11,9 @@ _READINGS_BETWEEN_SEARCHES = 7
 class KeptFile:
     """A file that stays open between readings.
 
-    If the file is absent, every eighth reading tries to open it, because the kernel adds files to a control
-    group when a controller is enabled.
+    The file may be absent, and may appear later. For example, the kernel adds files to a control group
+    (cgroup) when a cgroup controller is enabled. While the file is absent, only every eighth reading
+    tries to open it.
 
     Args:
         path: path of the file.

@@ -195,7 +195,10 @@ class IntegratedPowerCounter(EnergyCounter):
         return self._integral.dump()
 
     def load(self, data: Mapping[str, float]) -> None:
-        """Continue from a result of `dump` since the last boot of the node."""
+        """Restore the state of the counter that `dump` has returned.
+
+        The state must be from the time since the last boot of the node.
+        """
         self._integral.load(data)
 
     def close(self) -> None:

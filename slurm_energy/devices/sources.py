@@ -76,7 +76,9 @@ class DiscoveredSources:
 
 
 def find_sources(root: Path, node_power: NodePowerOptions | None = None) -> DiscoveredSources:
-    """Find the node's energy sources and select the sources to record. Absent interfaces add no devices.
+    """Find the node's energy sources and select the sources to record.
+
+    Hardware interfaces that the node lacks yield no sources.
 
     Args:
         root: directory that contains /sys, /proc and /dev.

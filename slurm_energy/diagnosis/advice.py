@@ -1,4 +1,4 @@
-"""Advice that names, for a finding, the line to change and the expected gain.
+"""Advice on a finding of the diagnosis: the line of the program to change, and the expected gain.
 
 A finding whose gain is unknown gets no advice.
 """
@@ -193,7 +193,11 @@ def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice
 
 
 def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to double the batch size. The fixed time per step then occurs half as often."""
+    """Yield the advice to double the batch size.
+
+    Each step has a fixed time besides the computation. With twice the batch size, this time occurs half
+    as often.
+    """
     batch = view.hint("batch_size")
     if batch is None or batch < 1 or finding.seconds_lost is None:
         return
@@ -214,7 +218,7 @@ def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
 def _more_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     """Yield the advice to raise the memory limit if tasks waited for memory.
 
-    Memory use near the limit alone costs no time.
+    Memory use near the limit does not justify the advice, because only waits for memory cost time.
     """
     limits = [
         max(series.known())

@@ -90,9 +90,10 @@ def ordered(findings: Sequence[JobFinding]) -> tuple[JobFinding, ...]:
 
 
 def _parent(findings: Sequence[JobFinding], index: int) -> int | None:
-    """Return the index of the most expensive finding that explains a finding.
+    """Return the index of the finding that explains the finding at `index`.
 
-    Return None if the finding is a cause.
+    If several findings explain it, the most expensive one is returned. The result is None if the finding
+    at `index` is itself a cause.
     """
     explaining = [n for n, cause in enumerate(findings) if n != index and _explains(cause, findings[index])]
     return max(explaining, key=lambda number: _rank(findings[number]), default=None)

@@ -20,7 +20,9 @@ def ready_tasks_per_cpu(view: JobView) -> float | None:
 
 
 def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> float | None:
-    """Return the share of a period, in percent, in which other work on the node made tasks wait for CPUs.
+    """Return the percentage of a time window in which other work on a node made the job's tasks wait.
+
+    The tasks wait for CPUs.
 
     Args:
         view: facts about the job.
@@ -28,8 +30,8 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
         window: start and end, Unix seconds.
 
     Returns:
-        The percentage; None if unknown. Waits that arise because the job has more tasks than CPUs are left
-        out.
+        The percentage; None if unknown. Waits that arise because the job has more tasks than CPUs are
+        left out.
     """
     node = next((node for node in view.observation.nodes if node.node == node_name), None)
     if node is None:

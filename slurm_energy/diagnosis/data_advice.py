@@ -98,9 +98,9 @@ def _persistent_workers(view: JobView, finding: JobFinding) -> Iterator[FindingA
 
 
 def _workers_for_serial_loader(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to add loader workers on idle CPUs.
+    """Yield the advice to load training data with more worker processes on idle CPUs.
 
-    The advice is given if one process prepares the data of each GPU.
+    The advice is given if a single process prepares the data of each GPU, and CPUs of the job are idle.
     """
     fact, cpus = finding.evidence[0], view.mean("cpu_allocated_cores")
     use, gpus_per_node = view.cpu_use, len(view.busy_gpus) / max(1, len(view.observation.nodes))
@@ -129,9 +129,10 @@ def _data_and_step_s(rank: RankView) -> tuple[float, float]:
 
 
 def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
-    """Return the mean wait for data and the mean step time in seconds, without starts of the loader.
+    """Return the mean wait for data and the mean step time in seconds, in normal operation.
 
-    The wait also excludes the time to receive batches that are ready.
+    Both times exclude the starts of the data loader's processes. The wait for data also excludes the time
+    to receive batches that are ready.
     """
     timed = [_data_and_step_s(rank) for rank in view.ranks]
     data_s, step_s = (mean_of([pair[index] for pair in timed]) or 0.0 for index in (0, 1))
@@ -192,9 +193,11 @@ def pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
 
 
 def more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to request the number of CPUs that the tasks of the job can use at once.
+    """Yield the advice to request more CPUs per task, as many as the tasks can use at once.
 
-    If a CPU quota stops the job, the number follows from the time in which the job is stopped.
+    The number follows from the number of tasks that waited for a CPU. If a CPU quota stops the tasks at
+    times, the number follows from the fraction of time in which they are stopped. In other cases it
+    follows from the needs of the data loader. No advice is given if more CPUs would not help.
     """
     cpus, fact = cpus_per_rank(view), finding.evidence[0]
     if cpus is None or not fact.value:

@@ -13,7 +13,10 @@ from slurm_energy.diagnosis.steps import PhaseStatistics
 
 
 class Stability(StrEnum):
-    """Class of a distribution: how strongly the values vary, by their coefficient of variation."""
+    """Class of a set of values that states how strongly the values vary.
+
+    The class follows from the coefficient of variation.
+    """
 
     STABLE = "stable"
     VARIABLE = "variable"

@@ -92,7 +92,10 @@ class EventFileHeader:
     lost: int = 0
 
     def name_of(self, index: int) -> str:
-        """Return the phase name with the index of a record; `phase N` for an index without a name."""
+        """Return the name of the phase to which a record refers by an index.
+
+        The result is `phase N` if the index N has no name.
+        """
         return self.names[index] if 0 <= index < len(self.names) else f"phase {index}"
 
 

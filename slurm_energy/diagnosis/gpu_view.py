@@ -64,7 +64,10 @@ class GpuView:
         return between(series, from_s, to_s)
 
     def mean(self, signal: str) -> float | None:
-        """Return the mean of a signal between the first and the last activity; None if unknown."""
+        """Return the mean of a signal of the GPU while the GPU is in use; None if unknown.
+
+        The mean covers the time between the first and the last activity of the GPU.
+        """
         return mean_of(self.values(signal))
 
     def working_mean(self, signal: str, min_busy: float) -> float | None:

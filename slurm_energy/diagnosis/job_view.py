@@ -217,8 +217,8 @@ class JobView:
     def active_s(self) -> float:
         """Seconds from the first to the last activity of the job (active window).
 
-        The activity is that of the steps that the job reports, or else that of its GPUs. If there is no
-        active window, the value is the duration of the job.
+        The reported steps of the job count as activity. If the job reports no steps, the activity of its GPUs
+        counts. If there is no activity, the value is the duration of the job.
         """
         window = self.active_window
         return min(self.elapsed_s, window[1] - window[0]) if window else self.elapsed_s

@@ -89,7 +89,8 @@ def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 def _limit_change(view: JobView, gpus: list[GpuView], best: float, model: _PowerModel) -> AdvisedChange:
     """Return the change of a GPU limit that the advice suggests.
 
-    If the power limit of the GPUs was lowered, the power limit changes, otherwise the clock limit.
+    The advice changes the power limit if the present power limit of all GPUs is below their highest one.
+    Otherwise the advice changes the clock limit.
     """
     limits = [view.context.limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
     highest = [view.context.max_limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]

@@ -113,5 +113,5 @@ class JobObservation:
 
     @property
     def ranks(self) -> tuple[RankSteps, ...]:
-        """Steps of all processes on all nodes."""
+        """Reported steps of all processes (ranks) of the job on all nodes."""
         return tuple(rank for node in self.nodes for rank in node.ranks)

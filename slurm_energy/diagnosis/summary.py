@@ -45,10 +45,10 @@ class PhaseSummary:
 
 @dataclass(frozen=True, slots=True)
 class SignalSummary:
-    """Distribution of a signal in one scope.
+    """Distribution of a signal in one scope: the whole job, one node, or one part of a node.
 
     Attributes:
-        scope: `job`, `node` or `part`.
+        scope: `job`, `node` or `part`. A part is, for example, one GPU of a node.
         where: node, or node and part; empty for the job.
         signal: name of the signal.
         unit: unit of the values; empty for a signal of a newer release.

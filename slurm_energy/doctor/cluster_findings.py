@@ -1,4 +1,7 @@
-"""Findings of `senergy doctor --cluster`: the response of senergyctld about all nodes as plain data."""
+"""Findings of `senergy doctor --cluster` on all nodes, as plain data.
+
+The findings come from the response of senergyctld.
+"""
 
 from __future__ import annotations
 

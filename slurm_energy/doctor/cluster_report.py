@@ -1,4 +1,7 @@
-"""Report of `senergy doctor --cluster`: for a terminal, as JSON, and as single lines for monitoring."""
+"""Report of `senergy doctor --cluster`, which checks all nodes.
+
+The report is printed as text on a terminal, as JSON, or as single lines for monitoring.
+"""
 
 from __future__ import annotations
 

@@ -312,7 +312,9 @@ def _agent(findings: HostFindings) -> list[CheckResult]:
 
 
 def _devices_of_agent(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
-    """Compare the devices that are present now with the devices that the agent found when it started.
+    """Compare the devices that are present now with the devices that the running agent measures.
+
+    The agent searches for devices only when it starts.
 
     Args:
         findings: findings on the host.

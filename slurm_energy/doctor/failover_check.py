@@ -14,8 +14,9 @@ _NAME = "takeover"
 def failover_checks(findings: HostFindings) -> list[CheckResult]:
     """Check that a passive controller is ready to take over from the active one.
 
-    The function returns one result of `senergy doctor`. It returns none if there is only one controller, if
-    no controller answers, or if this host does not run slurmctld.
+    Returns:
+        A list with one result of `senergy doctor`. The list is empty if there is only one controller, if
+        no controller answers, or if this host does not run slurmctld.
     """
     if not findings.slurm.is_controller:
         return []

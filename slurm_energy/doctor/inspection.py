@@ -325,10 +325,11 @@ def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ..
 
 
 def _meter(config: Config, node: str) -> tuple[NodePowerOptions | None, str]:
-    """Return the site's options for measuring node power, and the error in their section.
+    """Return the site's options for measuring node power, and an error message.
 
-    The options are None if there is an error, or if the process is not root, because only root may use the
-    BMC. The error is empty if there is none.
+    The options are read from the configuration section for node power. They are None if this section has
+    an error. They are also None if the process is not root, because only root may use the BMC. The
+    message is empty if the section has no error.
     """
     if os.geteuid() != 0:
         return None, ""

@@ -97,7 +97,10 @@ def _stop(child: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def _judged(node: NodeFindings, job_id: int, records: Records) -> GroupCheck:
-    """Wait for the record of a job and return whether the record contains energy."""
+    """Wait for the energy record of the test job, and return the result of the check.
+
+    The check succeeds if the record arrives in time and contains energy.
+    """
     until_s = time.monotonic() + _RECORD_TIMEOUT_S
     while True:
         try:

@@ -1,4 +1,7 @@
-"""Check of `senergy doctor`: whether this host can tune jobs to an objective."""
+"""Check by `senergy doctor` whether this host can tune jobs.
+
+Tuning searches the hardware settings that are best for an objective, such as low energy.
+"""
 
 from __future__ import annotations
 

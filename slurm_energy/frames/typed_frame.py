@@ -1,4 +1,4 @@
-"""Data frames with declared columns: name, type, unit and meaning."""
+"""Data frames whose columns are declared, each with name, type, unit and meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of emissions and money for readers.
+"""Conversion of emissions and amounts of money to text.
 
 Numbers are rounded to a few digits. The text of an unknown value is empty.
 """

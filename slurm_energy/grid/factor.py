@@ -1,4 +1,7 @@
-"""A carbon intensity or price over time, with a fallback for times at which its series has no value."""
+"""Carbon intensity or price over time, for computing the emissions or the cost of energy.
+
+At times for which the time series has no value, a fallback value is used.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ class GridFactor:
 
     @property
     def sources(self) -> tuple[SeriesSource, ...]:
-        """Names and zones of the providers of the series and of the fallback value."""
+        """Origins (provider and zone) of the values: first of the series, then of the fallback value."""
         return tuple(part.source for part in (self.series, self.fallback) if part is not None)
 
     def basis(self, amount: GridAmount) -> str:
@@ -139,7 +142,7 @@ class GridFactor:
         return ", ".join(parts)
 
     def thinned(self, max_samples: int) -> GridFactor:
-        """Return a copy of the factor with at most about `max_samples` samples.
+        """Return a copy with at most about `max_samples` samples of the carbon intensity or price.
 
         Each new sample is the mean of several old samples.
         """

@@ -251,7 +251,9 @@ class GridFactors:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> GridFactors:
-        """Return the factors of a JSON object made by `to_json`.
+        """Return the factors that convert energy to emissions and cost, from a JSON object.
+
+        The method `to_json` makes such objects.
 
         Raises:
             ValueError, TypeError, KeyError: the object has another form.

@@ -92,9 +92,10 @@ def render(families: Iterable[MetricFamily], accept: str) -> tuple[bytes, str]:
 
 
 class _Collected:
-    """Registry with a fixed list of metric families, for a single output.
+    """Stand-in for a registry of prometheus-client, with metrics that have been collected before.
 
-    prometheus-client calls only `collect` of a registry.
+    The object is used for a single output of the metrics. prometheus-client calls only the method
+    `collect`.
     """
 
     def __init__(self, families: Sequence[Any]) -> None:

@@ -36,10 +36,10 @@ _TABLES: dict[str, type[Any]] = {"theta": Theta, "measured_spread": Spread, "unm
 
 @functools.cache
 def shipped_calibration(hardware: str) -> Calibration:
-    """Return the calibration of a kind of device that slurm-energy contains.
+    """Return the calibration of the training model for a kind of device, from the shipped files.
 
-    If there are no measurements of the GPU, the calibration uses measured GPUs of other kinds for the
-    prediction (`oracle.transfer`).
+    If slurm-energy contains no measurements of a GPU, the calibration predicts the GPU from measured GPUs
+    of other kinds (`oracle.transfer`).
 
     Args:
         hardware: name of the hardware file.

@@ -39,14 +39,14 @@ class Sweep:
     Each configuration is an alternative. All lists and arrays have one entry per alternative.
 
     Attributes:
-        rows: settings of each alternative: kind of device, number of devices, samples per device and step,
-            and power limit per device in watts (infinity means no limit).
+        rows: settings of each alternative: kind of device, number of devices, samples per device and
+            step, and power limit per device in watts (infinity means no limit).
         predictions: predicted time, power and energy with their ranges.
         step_s: seconds per update.
         clock: clock as a fraction of the maximum clock.
         objectives: by name in `OBJECTIVES`, the values of all alternatives; lower is better.
-        best: by objective, the index of the best alternative. Alternatives that do not fit the memory are
-            excluded, unless none fits.
+        best: by objective, the index of the best alternative. Only alternatives that fit the memory are
+            considered. If none fits, all are considered.
         front: mask of the alternatives on the Pareto front. An alternative is on the front if no other
             alternative is better in both time and energy.
         fits: mask of the alternatives whose batch fits the memory of the device.

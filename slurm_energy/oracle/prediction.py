@@ -177,7 +177,7 @@ class Oracle(Protocol):
     """Interface of all objects that predict jobs (oracles)."""
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the prediction, or None if this oracle cannot predict jobs of this kind."""
+        """Return the prediction for a job, or None if this predictor (oracle) cannot predict it."""
         ...
 
 

@@ -190,8 +190,8 @@ class TrainingOracle:
         Args:
             alternatives: the training jobs to predict.
             deviation: assumed errors of two estimated properties of the devices, in standard deviations. The
-                properties are demand and supply (`oracle.transfer.prior.LATENTS`). (0,
-                0) assumes that the estimates have no error.
+                properties are demand and supply (`oracle.transfer.prior.LATENTS`). The value (0, 0) assumes
+                that the estimates have no error.
 
         Raises:
             UsageError: a device has no unit for the requested precision.
@@ -220,12 +220,12 @@ class TrainingOracle:
         )
 
     def cases(self, alternatives: TrainingAlternatives) -> list[tuple[float, Deviation]]:
-        """Return assumed prediction errors with their probabilities.
+        """Return assumed prediction errors with their probabilities, as a list of cases.
 
-        A choice between alternatives is averaged over these cases. Each element of the list is a pair: the
-        probability of a case, and the errors of the latent quantities demand and supply (see the argument
-        `deviation` of `predict_many`). An error of supply is assumed only for predictions from other kinds
-        of device.
+        A choice between alternatives uses the mean over these cases. Each element of the list is a pair: the
+        probability of the case, and the errors of two estimated properties of the device, demand and supply
+        (see the argument `deviation` of `predict_many`). An error of supply is assumed only for predictions
+        from other kinds of device.
         """
         second = CASES if self.transferred(alternatives).any() else ((0.0, 1.0),)
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]

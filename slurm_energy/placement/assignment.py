@@ -23,7 +23,7 @@ class PlacementRequest:
     """A job before its submission, with predictions for each of m clusters.
 
     Attributes:
-        units: number of units that the job needs on each cluster, shape (m,).
+        units: number of units (CPUs, GPUs or nodes) that the job needs on each cluster, shape (m,).
         run_s: predicted run time in seconds, shape (m,); NaN if the job cannot run on the cluster.
         watts: predicted mean power in watts, shape (m,).
         home: index of the cluster at which the job's data are, or `NO_HOME`.

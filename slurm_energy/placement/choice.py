@@ -39,14 +39,16 @@ WEIGHTED: Final = "weighted"
 class PlacementOptions:
     """Settings for the choice of a cluster.
 
+    The home of a job is the cluster at which its data are.
+
     Attributes:
-        weights: weights by name of the `TERMS`. A term without a weight has no effect. Without any weight,
-            jobs stay at home.
-        max_delay_s: maximum time in seconds by which a job may end later at another cluster than at home. A
-            job that would end even later stays at home.
+        weights: weights by name of the `TERMS`. A term without a weight has no effect. Without any
+            weight, jobs stay at home.
+        max_delay_s: maximum time in seconds by which a job may end later at another cluster than at home.
+            A job that would end even later stays at home.
         min_saving: minimum saving for which a job leaves its home, as a fraction of its score at home.
-        confidence: minimum saving for which a job leaves its home, in standard deviations of the difference
-            between the scores of the home and of the other cluster.
+        confidence: minimum saving for which a job leaves its home, in standard deviations of the
+            difference between the scores of the home and of the other cluster.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -100,7 +102,8 @@ def choose(scores: PlacementScores, home: Ints, options: PlacementOptions, now_s
 
     Args:
         scores: predicted energy, cost and other quantities of each job on each cluster.
-        home: index of each job's home, shape (n,); `NO_HOME` for jobs without a home.
+        home: index of each job's home, shape (n,). The home is the cluster at which the job's data are;
+            `NO_HOME` for jobs without a home.
         options: settings for the choice of a cluster.
         now_s: time of the submission in seconds, on the clock of the scores.
     """

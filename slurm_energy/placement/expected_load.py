@@ -52,9 +52,10 @@ class ExpectedLoad:
         return start_s
 
     def add(self, units: float, start_s: float, run_s: float) -> None:
-        """Subtract `units` from the free units for `run_s` seconds from `start_s` on.
+        """Add a job to the expected load of a cluster.
 
-        The number of free units becomes negative if too many units are subtracted.
+        The method subtracts `units` from the number of free GPUs or CPUs, for `run_s` seconds from `start_s`
+        on. The number of free units becomes negative if too many units are subtracted.
         """
         if run_s <= 0:
             return

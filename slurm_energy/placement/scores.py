@@ -23,12 +23,15 @@ _GRAMS_PER_KG = 1e3
 
 @dataclass(frozen=True, slots=True)
 class PlacementScores:
-    """Predicted quantities of n jobs on m clusters, shape (n, m) each. NaN means unknown or impossible.
+    """Predicted quantities of n jobs on m clusters; each array has the shape (n, m).
+
+    NaN means unknown or impossible.
 
     Attributes:
-        start_s, end_s: predicted start and end, on the clock of the signals.
+        start_s, end_s: predicted start and end in seconds, on the same clock as the signals (price,
+            carbon intensity).
         transfer_s: seconds that the transfer of the job's data to the cluster takes.
-        kwh: energy of the site for the job in kWh, including PUE and data transfer.
+        kwh: energy that the cluster's site uses for the job in kWh, including PUE and data transfer.
         cost: cost in units of the currency; `cost_deviation` is its standard deviation.
         carbon_kg: emissions in kg CO2e; `carbon_deviation_kg` is its standard deviation.
         sunlight: mean sine of the sun's elevation while the job runs.

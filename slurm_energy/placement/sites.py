@@ -1,4 +1,7 @@
-"""Clusters among which a job can choose, and jobs with predictions for each cluster. Plain data."""
+"""Data classes for the choice among clusters.
+
+They describe the clusters, and jobs with predictions for each cluster. They contain data only.
+"""
 
 from __future__ import annotations
 

@@ -103,9 +103,10 @@ def _entries(config: Config) -> tuple[EdpEntry, ...]:
 def _most_specific(entries: Sequence[EdpEntry], workload: str | None) -> EdpEntry | None:
     """Return the most specific of the entries that fit a workload; None if no entry fits.
 
-    An entry for the workload takes precedence over an entry for any workload. The next criteria are, in this
-    order: an entry that names a device precedes an entry that names no device, and the site's entries precede
-    those of PUBLISHED. Among the remaining entries, the first one with the longest device name is returned.
+    An entry for this workload precedes an entry for any workload. If this does not decide, an entry that
+    names a device precedes an entry that names no device. The third criterion is the origin: entries of
+    the site precede the published entries (PUBLISHED). Among the remaining entries, the first entry with
+    the longest device name is returned.
 
     Args:
         entries: entries that fit the hardware.

@@ -203,11 +203,11 @@ def _untuned_objective(
     config: Config,
     scope: JobScope,
 ) -> None:
-    """Apply the known good settings to a job that requests tuning but is not tuned.
+    """Apply known good settings to a job that requests tuning but is not tuned.
 
-    These settings are known for the program and the hardware (starting point of the tuning). They are added
-    to the planned settings of the job (`targets`). If there are none, or if the job has a slowdown limit,
-    only a note is added.
+    The known settings are the starting point of tuning for the job's program and hardware. They are added
+    to the planned settings of the job (`targets`). In two cases no setting is added, but only a note: if
+    no good settings are known, or if the job has a slowdown limit.
     """
     start = starting_point(info.objective or "", request.model, hardware, scope, config)
     if start is None:
@@ -232,7 +232,10 @@ def _site_values(site: SitePolicy, targets: Targets) -> None:
 
 
 def _explicit_values(request: PolicyRequest, targets: Targets) -> None:
-    """Add the values of --energy-cpu-freq, --energy-gpu-clock and --energy-power-profile to the targets."""
+    """Add the values that a user requested by options to the targets (planned hardware settings).
+
+    The options are --energy-cpu-freq, --energy-gpu-clock and --energy-power-profile.
+    """
     if request.cpu_max_mhz is not None:
         targets.bound_frequency(request.cpu_max_mhz)
         if not targets.hardware.policies:

@@ -57,8 +57,8 @@ def _copies_flags(config: Config) -> bool:
     """Return whether submission copies a job's energy flags to its AdminComment.
 
     The queue engine, the admission of power budgets and the deferral of jobs read the flags from the
-    AdminComment. In shadow mode, no attribute of a job is changed unless the site sets
-    `priority.shadow_flags`, enforces a budget or defers jobs.
+    AdminComment. In shadow mode, no attribute of a job is normally changed. The flags are copied all the
+    same if the site sets `priority.shadow_flags`, enforces a budget or defers jobs.
     """
     priority = config.priority
     wanted = priority.mode == "portable" or (priority.mode == "shadow" and priority.shadow_flags)

@@ -38,7 +38,9 @@ class GpuShape:
 
 
 def parse_shapes(text: str, name: str = "shapes") -> tuple[GpuShape, ...]:
-    """Parse the value of `--energy-alternatives`. The text comes from users and is not trusted.
+    """Parse the value of `--energy-alternatives`, the GPU shapes in which a job may run.
+
+    A GPU shape is a type and a number of GPUs. The text comes from users and is not trusted.
 
     Args:
         text: one to eight `gpu:TYPE:COUNT`, separated by commas; empty means no shapes.

@@ -66,7 +66,8 @@ def check_restart(text: str | None, settings: DeferralConfig) -> None:
         settings: section `[deferral]` of the configuration.
 
     Raises:
-        UsageError: the text is not a duration, or exceeds the maximum slack of the site.
+        UsageError: the text is not a duration, or exceeds the maximum slack (permitted delay of a start)
+            of the site.
     """
     _check(text, RESTART_FLAG, settings.enabled and settings.suspend, settings)
 

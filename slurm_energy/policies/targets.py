@@ -81,10 +81,11 @@ class Targets:
         self.cpus = {policy.name: CpuTarget(*policy.bounds_khz) for policy in self.hardware.policies}
 
     def bound_frequency(self, max_frequency_mhz: float) -> None:
-        """Set the upper frequency bound; switch boost off if the bound excludes only boost frequencies.
+        """Set the upper bound of the CPU frequency.
 
-        In a driver with a frequency table, the highest entry of the table represents all boost frequencies. A
-        bound inside the boost range can therefore not be enforced.
+        If the bound excludes only boost frequencies, boost is also switched off. This is necessary with a
+        driver that has a frequency table: the highest entry of the table represents all boost frequencies, so
+        that a bound between boost frequencies cannot be enforced.
         """
         for policy in self.hardware.policies:
             target = self.cpus[policy.name]

@@ -52,7 +52,7 @@ class PlannedNode:
 
 @dataclass(frozen=True, slots=True)
 class FutureJob:
-    """A pending job or a reservation.
+    """A pending job or a reservation, as input for planning how many nodes must be on.
 
     Attributes:
         partitions: partitions in which the job may run; empty means any.

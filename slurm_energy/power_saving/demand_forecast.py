@@ -175,10 +175,11 @@ class DemandHistory:
         return self._times[-1] - self._times[0] if self._times else 0.0
 
     def extend(self, begin_s: float, until_s: float, submit_s: Floats, time_s: Floats, nodes: Floats) -> None:
-        """Add scenarios of the demand, one for each further past moment.
+        """Add scenarios of the demand for nodes, one for each further moment in the past.
 
-        A scenario is the demand after this moment. Only moments after which the demand is completely
-        known are added.
+        A scenario is the demand that followed a past moment. Scenarios are added for moments since the last
+        call, at equal distances. A moment is used only if the demand after it is known for the whole horizon
+        of the forecast.
 
         Args:
             begin_s: time from which all arrivals are known.

@@ -121,12 +121,11 @@ class PoolPlan:
 
 
 def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float, float]:
-    """Return how many seconds ahead the rule looks when it powers nodes up, and when it powers nodes down.
+    """Return how many seconds ahead nodes are powered up, and how many seconds ahead powered down.
 
-    Both times must be ends of forecast bins.
-
-    The second time is never less than the first. Without this hysteresis, a node could be powered down and,
-    with the same forecast, powered up again.
+    The rule of power saving compares forecasts at these times. The forecast must therefore state its
+    values at both times. The second time is never less than the first. Otherwise a node could be powered
+    down and, with the same forecast, powered up again.
     """
     up_s = energy.boot_s + rules.cycle_s
     break_even_s = energy.break_even_s
@@ -161,17 +160,18 @@ def plan_pool(
 
     Args:
         nodes: activity and idle times of the nodes in the pool.
-        energy: power of the nodes' power states, and duration of the changes between them.
-        forecast: demand of jobs that have not arrived yet. The ends of its time bins must include the times
-            of `forecast_points`.
-        known: change of the demand by jobs that are already known, in each time bin; the result of
-            `known_change`.
+        energy: power of a node in each power state, and duration of each change of the state.
+        forecast: demand of jobs that have not arrived yet. The ends of its time bins must include the two
+            times that `forecast_points` returns.
+        known: maximum change of the demand in each time bin by starts and ends of known jobs; the result
+            of `known_change`.
         rules: parameters of the rule.
-        reserve: number of idle nodes that stay on (warm reserve), in addition to the nodes that known jobs
-            need now.
+        reserve: number of idle nodes that stay on (warm reserve), in addition to the nodes that known
+            jobs need now.
         max_down: number of nodes that may still be powered down in this cycle; None means the limit of
             `rules`.
-        max_up: number of nodes that may still be powered up in this cycle; None means the limit of `rules`.
+        max_up: number of nodes that may still be powered up in this cycle; None means the limit of
+            `rules`.
     """
     is_warm = _is(nodes, NodeActivity.IDLE) | _is(nodes, NodeActivity.BOOTING)
     warm = int(np.count_nonzero(is_warm & ~nodes.protected))
@@ -231,10 +231,11 @@ def _bin(forecast: DemandForecast, time_s: float) -> int:
 
 
 def _count_kept(wanted: Bools, limit: int) -> int:
-    """Return the number of nodes that stay powered on.
+    """Return how many of the nodes that are on stay powered on.
 
-    The nodes are numbered in the order in which they will be needed. `wanted` states for each node whether
-    it is wanted on. Of the first `limit` nodes, all nodes up to the last wanted one stay on.
+    The nodes are numbered in the order in which they will be needed. `wanted` states for each node
+    whether it should be on. Only the first `limit` nodes are considered. Among them, the last node that
+    should be on and all nodes before it stay on.
     """
     places = np.flatnonzero(wanted[:limit])
     return int(places[-1]) + 1 if len(places) else 0

@@ -277,11 +277,12 @@ class PriorityEngine:
         return place, site_factors, new_rows
 
     def _withdrawn_rows(self, queue: QueueColumns, site_factors: Ints) -> Ints:
-        """Return the rows of pending jobs whose site factor must be removed.
+        """Return the queue rows of pending jobs whose site factor must be removed in Slurm.
 
-        senergyctld has set the site factor, but no longer ranks the job. Such jobs exist in portable mode
-        only. With their old site factors, these jobs would go before all other jobs in a partition that is
-        no longer ranked.
+        A site factor is the part of a job's priority that slurm-energy sets. In portable mode, senergyctld
+        sets the site factors with scontrol. A site factor then remains in Slurm if senergyctld does not rank
+        the job any more, for example because its partition is no longer ranked. With this old site factor,
+        the job would go before all other jobs of the partition. In other modes, no row is returned.
         """
         applied_factors = self._state.applied_factors if self._settings.mode == "portable" else {}
         at: Ints = np.flatnonzero(

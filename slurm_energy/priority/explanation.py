@@ -303,7 +303,7 @@ def _figures(predicted: QueuePredictions, row: int) -> str:
 
 
 def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
-    """Return phrases that explain why a predicted run time differs from that of the predictor.
+    """Return phrases that explain why the run time of a job differs from the first prediction.
 
     There are two reasons: the time was raised to a lower bound, or it was multiplied by a factor that
     corrects earlier mispredictions.

@@ -121,9 +121,9 @@ class InterventionState:
     def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
         """Return whether senergyctld must leave the GPU request of a job unchanged.
 
-        The result is True if two conditions hold: senergyctld has earlier changed the request to another
-        number or type of GPUs that the job allows, and has then restored the original request. The job is
-        identified by its id, submission time (Unix seconds) and number of restarts.
+        This is the case after senergyctld has changed the number or type of the job's GPUs once and has then
+        restored the original request. The job is identified by its id, submission time (Unix seconds) and
+        number of restarts.
         """
         assigned = self.assigned_to(job_id, submit_s, restarts)
         return assigned is not None and assigned.shape is None

@@ -56,8 +56,8 @@ class NodeCapacity:
     def free_of(self, gpu_kind: str) -> int:
         """Return the number of free GPUs of a type.
 
-        A mixed shape has nodes with several types of GPU. For such a combination of types, the result is the
-        sum over these types.
+        `gpu_kind` may also name several types, for example `a100+h100`. The result is then the sum over these
+        types.
         """
         return sum(self.gpus_free.get(kind, 0) for kind in kinds_of(gpu_kind, self._kinds))
 
@@ -85,8 +85,8 @@ class NodeCapacity:
     def _count(self, gpu_kind: str) -> tuple[Ints, Ints]:
         """Return the total and the free GPUs of a type on each node, as two arrays over the nodes.
 
-        The name `gpu_kind` may stand for several types (a mixed shape). If a node has GPUs of several of
-        these types, only the type with the most GPUs on the node counts.
+        The name `gpu_kind` may stand for several types. If a node has GPUs of several of these types, each
+        number is the largest number over the types.
         """
         kinds = kinds_of(gpu_kind, self._kinds)
         total = [max(node.gpus.get(kind, 0) for kind in kinds) for node in self._nodes]

@@ -70,7 +70,13 @@ class OfferedShapeTable(ShapeTable):
         return super(OfferedShapeTable, self).text(row) if shape is None else shape.text
 
     def fits_now(self, row: int) -> bool:
-        """Return whether the free resources suffice for the GPU shape in a row of the table."""
+        """Return whether the free resources suffice for a job in one of its possible GPU shapes.
+
+        A GPU shape is a number and kind of GPUs.
+
+        Args:
+            row: row of this table. Each row is one GPU shape of one job.
+        """
         return bool(self.fits[row])
 
 

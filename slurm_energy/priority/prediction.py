@@ -147,10 +147,15 @@ class QueuePredictor:
         If GPU shapes (numbers and types of GPUs) are given for some jobs, these jobs are predicted in the
         given shapes.
 
-        The first source that can predict a job is used: (1) runs of the same program by the same user; (2)
-        the training model, if the job names a neural network and a GPU type; (3) other runs of the user. If
-        there is no guard against too short predictions, runs of the Slurm account and of the partition count
-        here as well; (4) the nameplate.
+        The sources of predictions are, in this order:
+
+        - runs of the same program by the same user;
+        - the training model, if the job names a neural network and a GPU type;
+        - other runs of the user. Without a guard against too short predictions, this source also
+          includes runs of the Slurm account and of the partition;
+        - the nameplate (time limit and design power).
+
+        The first source that can predict a job is used.
 
         Args:
             queue: the jobs.

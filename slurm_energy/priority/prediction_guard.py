@@ -94,9 +94,12 @@ class Mispredictions:
     def record_predictions(self, queue: QueueColumns, predicted_s: Floats) -> None:
         """Store the predicted run times of pending jobs until the jobs start.
 
+        The predictions are later compared with the real run times of the jobs, to correct further predictions
+        by a factor.
+
         Args:
             queue: all jobs.
-            predicted_s: seconds by queue row, before the misprediction factor is applied, shape (n,).
+            predicted_s: predicted seconds without this correction, by queue row, shape (n,).
         """
         rows = np.flatnonzero(queue.state == PENDING)
         self._pending = dict(zip(queue.job_id[rows].tolist(), predicted_s[rows].tolist(), strict=True))
@@ -178,9 +181,9 @@ class PredictionGuard:
             requests: columns as in `oracle.history.lower_bounds.bounds_many`.
             time_s: predicted run time in seconds, shape (m,).
             power_watts: predicted watts, shape (m,).
-            no_runs: for each job, whether there are no similar runs. If there are none, the bounds replace
-                the job's predictions. Otherwise a user could run decoys (cheap jobs that are run to lower
-                predictions) and so replace the partition's usual predictions by lower ones.
+            no_runs: whether each job has no similar runs. The predictions of such a job are replaced by the
+                bounds. Without this rule, a user could lower the usual predictions of a partition by decoys
+                (cheap jobs that are run to lower predictions).
             nameplate_watts: watts of each job according to the nameplate, without a power cap.
             max_watts: maximum watts under each job's power caps; infinity for none.
         """

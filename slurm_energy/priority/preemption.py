@@ -185,9 +185,10 @@ def _free(node: NodeResources) -> dict[str, int]:
 
 
 def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
-    """Yield the resources with which a job would meet its deadline, one entry per GPU shape.
+    """Yield the possible resources with which a job would end before its deadline.
 
-    An entry is (GPU type, units per node, number of nodes). Units are GPUs, or CPUs if the GPU type is
+    A job may have several choices of GPU type and number of GPUs. Each choice that is fast enough gives
+    one entry (GPU type, units per node, number of nodes). Units are GPUs, or CPUs if the GPU type is
     empty. `index` is the index of the job among the ranked jobs.
     """
     queue, table, row = snapshot.queue, snapshot.shapes.table, int(snapshot.rows[index])
@@ -220,10 +221,13 @@ def _reserved_for_aged(
     nodes_of: Collection[int],
     free: Mapping[str, dict[str, int]],
 ) -> set[tuple[str, str]]:
-    """Return the resources that preemption must leave to aged jobs, as (partition, GPU type) pairs.
+    """Return the resources that preemption must leave free for aged jobs.
 
-    Aged jobs are pending jobs that have waited longer than a limit. An aged job that fits in the free
-    resources needs no reserved pairs. The resources that it will take are subtracted from `free` instead.
+    Preemption ends running jobs so that an urgent job can start. Aged jobs are pending jobs that have
+    waited longer than a limit. The resources are given as pairs (partition, GPU type).
+
+    An aged job may fit into the resources that are free now. Then no pair is reserved for it. Instead,
+    the resources that it will take are subtracted from `free`.
     """
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
     aged = (snapshot.startable() & ~blocked_rows(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)
@@ -361,7 +365,7 @@ def _without(
 def _move_units(
     option: _Option, candidates: Mapping[str, list[_Candidate]], free: Mapping[str, dict[str, int]]
 ) -> None:
-    """Update the free units of the nodes for a planned preemption.
+    """Update the free units (GPUs or CPUs) of the nodes for a planned preemption.
 
     Units that the preempted jobs release are added to `free`. Units that the urgent job takes are
     subtracted.

@@ -1,7 +1,9 @@
 """Publication of the order of the queue to slurmctld.
 
-There are three ways: a table for the plugin, scontrol commands, or no publication. The engine decides the
-site factor of each job. `slurm.queue.job_update` sets site factors by scontrol.
+slurm-energy orders the queue by site factors, the part of Slurm's job priority that it sets. There
+are three ways to publish them: a table that a plugin in slurmctld reads, scontrol commands, or no
+publication. The engine decides the site factor of each job. `slurm.queue.job_update` sets site
+factors by scontrol.
 """
 
 from __future__ import annotations
@@ -73,19 +75,20 @@ class NullPublisher:
 class TablePublisher:
     """Publisher of plugin mode. Every cycle it writes a table of all pending jobs, changed or not.
 
-    A recent table shows the plugin that senergyctld is running. slurmctld looks up all jobs in the table once
-    a minute, and a single job whenever one of its fields is set. A new job would therefore stay in the middle
-    of the queue for up to a minute. The publisher sets a field of each new job, in queue order, so that
-    slurmctld looks the job up at once.
+    A recent table shows the plugin in slurmctld that senergyctld is running. slurmctld looks up all jobs
+    in the table once a minute. It looks up a single job whenever a field of the job is set. Until its
+    first look-up, a new job is in the middle of the queue. The publisher therefore sets a field of each
+    new job, in queue order, so that slurmctld looks the job up at once.
 
     Args:
         path: path of the file `priority.table`.
         stale_s: age in seconds at which the plugin disregards the table.
         refresher: sets a field of a job in Slurm; None means that slurmctld looks up new jobs only at the
             next minute.
-        ranks_all: whether all partitions are ranked. If not, jobs missing from the table get the last place
-            instead of the middle. In the middle, new jobs of an unranked partition would stand before all
-            jobs that already wait there. With many new jobs, the waiting jobs would never start.
+        ranks_all: whether jobs of all partitions are ranked. If true, a job that is not in the table gets
+            the middle of the queue. If false, such a job gets the last place. In the middle, new jobs of
+            an unranked partition would precede all jobs that already wait there, which might then never
+            start.
     """
 
     def __init__(
@@ -97,10 +100,11 @@ class TablePublisher:
     def publish(self, snapshot: Snapshot) -> str | None:
         """Write the table of site factors, from which slurmctld orders its queue.
 
-        slurmctld is then made to look up the jobs that are new. The function returns a line that describes
-        failures, or None.
+        A site factor represents a job's place in the queue. After the table is written, slurmctld is made to
+        look up the jobs that are new. The function returns a line that describes failures, or None.
 
-        A job submitted before the next table is written goes to the middle of the queue, or to its end.
+        A job that is submitted after the table was written is not in the table until the next write. If all
+        partitions are ranked, such a job goes to the middle of the queue. Otherwise it goes to the end.
         """
         job_ids, site_factors = snapshot.site_factor_table()
         table_file.write(
@@ -119,9 +123,10 @@ class TablePublisher:
         )
 
     def close(self, successor: Publisher | None) -> None:
-        """Remove the table, unless `successor` also writes the table.
+        """Remove the published table of the order of the queue.
 
-        slurmctld would use a remaining table until the table is stale.
+        The table is kept if `successor` also writes it. If a table remained, slurmctld would use it until it
+        is stale (too old).
         """
         if isinstance(successor, TablePublisher) and successor._path == self._path:
             return

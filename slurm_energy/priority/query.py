@@ -138,11 +138,10 @@ def _conditions(snapshot: Snapshot, query: PriorityQuery) -> Bools:
 
 
 def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
-    """Return, for each queue row, whether one of `jobs` selects it.
+    """Return, for each queue row, whether one of the selectors in `jobs` selects it.
 
-    An entry of `jobs` is a job, an array, a task or a component of a heterogeneous job.
-
-    If an array task has no separate record, the record of all pending tasks represents it, as in squeue.
+    A selector names a job, an array, a task or a component of a heterogeneous job. If an array task has
+    no separate queue row, the row of all pending tasks represents it, as in squeue.
     """
     queue = snapshot.queue
     whole = np.array([job.base for job in jobs if job.task is None and job.offset is None], np.int64)

@@ -19,9 +19,11 @@ _MONTHS: Final = {QuotaPeriod.MONTH: 1, QuotaPeriod.QUARTER: 3, QuotaPeriod.YEAR
 
 
 class QuotaLevel(IntEnum):
-    """How far a quota is used: within its warning level, over it, or over its hold level.
+    """Level that the use of a quota has reached.
 
-    Jobs over the warning level are ranked after other jobs. Jobs over the hold level are ranked last.
+    The use is within the warning level, over the warning level, or over the hold level. Jobs of a quota
+    over the warning level are ranked after other jobs. Jobs of a quota over the hold level are ranked
+    last.
     """
 
     WITHIN = 0
@@ -138,7 +140,7 @@ class QuotaStandings:
 
     @property
     def has_holds(self) -> bool:
-        """Whether any quota is used beyond its hold level, from which pending jobs are held."""
+        """Whether the use of any quota has reached its hold level, from which on jobs are held."""
         return any(use.level is QuotaLevel.HOLD for use in self.uses)
 
 

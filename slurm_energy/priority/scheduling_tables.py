@@ -38,7 +38,7 @@ class ShapeTable:
     predicted: QueuePredictions
 
     def text(self, row: int) -> str:
-        """Return the GPU shape in a row as text for users."""
+        """Return the GPU shape (type and number of GPUs) in a row of the table, as text for users."""
         gpus, gpu_kind = int(self.table.gpus[row]), self.gpu_kind[row]
         return f"gpu:{gpu_kind}:{gpus}" if gpu_kind else str(gpus)
 
@@ -103,12 +103,12 @@ def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return for each queue row the row of its leader, the job whose place in the queue it shares.
+    """Return, for each record of the queue, the index of the record that determines its place.
 
-    The result has shape (n,). Most rows are their own leaders. Slurm, however, addresses all records of an
-    array or of a heterogeneous job together. Their pending records therefore share one place in the queue,
-    the place of their leader. The leader is the first record that is not held. Running records and records
-    with a fixed place are their own leaders.
+    The second record is called the leader. The result has shape (n,). Most records are their own leaders.
+    But Slurm addresses all pending records of an array or of a heterogeneous job together, so they must
+    share one place in the queue. Their leader is the first of these records that is not held. Running
+    records, and records whose priority is fixed, are their own leaders.
     """
     rows = np.arange(queue.count)
     group = np.where(queue.het_job_id > 0, queue.het_job_id, queue.array_job_id)
@@ -198,9 +198,9 @@ def job_table(
     """Return the table of the jobs to rank, as input of a scheduling policy.
 
     The factors of partition and QOS are unknown here and set to 0. They are not needed, for two reasons.
-    Slurm itself sorts by partition tier. A site can also give weights to Slurm's own factors in addition to
-    the site factor. The size factor is the job's number of CPUs divided by the number of CPUs of the largest
-    job.
+    First, Slurm itself sorts jobs by partition tier. Second, a site can give weights to Slurm's own
+    factors, in addition to the site factor that contains the ranking. The size factor is the job's number
+    of CPUs divided by the number of CPUs of the largest job.
 
     Args:
         queue: all jobs.

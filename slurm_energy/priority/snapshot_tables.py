@@ -77,13 +77,15 @@ def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | None) -> dict[str, Any]:
-    """Return the dict of a Slurm account: sums over its users, and the account's share of the cluster.
+    """Return the entry of a Slurm account in the table of fair shares, as a dict.
+
+    The usage in the entry is the sum over the users of the account.
 
     Args:
         name: name of the account.
-        own: the dicts of the users in the account.
-        configured: the account's share in Slurm; None means that it is unknown, so that the sum of its users'
-            shares is given.
+        own: the entries of the users in the account.
+        configured: share of the account in Slurm. None means that this share is unknown. The entry then
+            states the sum of the users' shares instead.
     """
     user_shares = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
     share = configured.norm if configured else sum(user_shares) if user_shares else None

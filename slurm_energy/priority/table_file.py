@@ -1,7 +1,7 @@
 """Writer of `priority.table`, from which slurmctld's plugin reads the site factor of each job.
 
-This module only defines the layout of the file. The engine computes the site factors, and
-plugins/priority_table.c reads the file.
+A site factor is the part of Slurm's job priority that slurm-energy sets. This module only defines the
+layout of the file. The engine computes the site factors, and plugins/priority_table.c reads the file.
 """
 
 from __future__ import annotations

@@ -99,7 +99,10 @@ class DecayedUsage:
         return rows
 
     def add_records(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
-        """Add new energy records to the usage. Update earlier records that were not settled yet."""
+        """Add new energy records to the usage, and update earlier records that were provisional.
+
+        A record is provisional until Slurm has confirmed its user and account.
+        """
         self._decay_to(now_s)
         final = []
         for record in records:
@@ -131,7 +134,14 @@ class DecayedUsage:
         return over
 
     def has_record(self, job_id: int, restart_count: int) -> bool:
-        """Return whether a recent energy record describes the given run of a job or a later run of it."""
+        """Return whether there is a recent energy record of a given run of a job.
+
+        A record of a later run of the job also counts.
+
+        Args:
+            job_id: Slurm's job id.
+            restart_count: number of earlier requeues; it identifies the run.
+        """
         record = self._recently_ended.get(job_id)
         return record is not None and record.restart_count >= restart_count
 
@@ -163,9 +173,9 @@ class DecayedUsage:
     def _counted(self, records: list[ConsumptionRecord], now_s: float) -> tuple[Floats, Floats]:
         """Return the energy in joules and the GPU seconds of records, summed by association.
 
-        An association is an account and a user. Old consumption counts less than recent consumption. The
-        index of the results is the row of the association in this object. Rows for new associations are
-        added.
+        An association is a pair of an account and a user. Old consumption counts less than recent
+        consumption. Both results are arrays with one entry for each association, in the order in which this
+        object stores the associations. Associations that are new are added to this object.
         """
         rows = self.association_rows(self._owners(records))
         missing = np.zeros(len(self._rows) - len(self._joules))
@@ -217,10 +227,11 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
 
 
 def shares_of(associations: list[Association], share_by_association: Mapping[Association, float]) -> Floats:
-    """Return the normalised share of each association (account and user) as an array.
+    """Return the normalised fair share of each association (account and user) as an array.
 
-    An unknown share is NaN. However, if some shares are known, an association without a Slurm account gets a
-    share of 0. A mean share for it would reduce the shares of the other associations.
+    An unknown share is NaN. There is one exception: if any share is known, an association without a Slurm
+    account gets a share of 0. With NaN, it would later get a mean share, which would reduce the shares of
+    the other associations.
     """
     unknown = {"": 0.0} if share_by_association else {}
     shares = [share_by_association.get(pair, unknown.get(pair[0], math.nan)) for pair in associations]

@@ -41,9 +41,10 @@ class ValueRequester:
         self._spent_s = 0.0
 
     def value(self, kind: AdjustmentKind) -> int | None:
-        """Return the value of a setting of this program that senergyctld advises, for example of workers.
+        """Return the value that senergyctld advises for a setting of this program.
 
-        The argument `kind` names the setting. The result is None if senergyd supplies no value.
+        An example of a setting is the number of loader processes. The argument `kind` names the setting. The
+        result is None if senergyd supplies no value.
         """
         with self._lock:
             if kind not in self._values:

@@ -19,12 +19,12 @@ _ANCHOR_NS: Final = 60_000_000_000
 
 
 class Mark(NamedTuple):
-    """A position in the current CUDA stream.
+    """A position in the current CUDA stream, marked by a recorded CUDA event.
 
     Attributes:
-        event: CUDA event recorded at this position.
-        submitted_ns: time at which the program submitted the event. The GPU passes the event at that time or
-            later.
+        event: the CUDA event.
+        submitted_ns: time at which the program submitted the event. The GPU passes the event at that time
+            or later.
     """
 
     event: Any

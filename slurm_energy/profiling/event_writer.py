@@ -1,8 +1,9 @@
 """Writer of the event file of this process.
 
-The file contains the phases of the program of the last hours. A thread writes the events in the background
-every two seconds, so that a slow file system does not delay the program. The file has a fixed maximum size;
-the newest events replace the oldest ones. If writing fails, one warning is logged and the file is closed.
+The file contains the phases of the program, such as the forward pass, of the last hours before now. A
+thread writes the events in the background every two seconds, so that a slow file system does not
+delay the program. The file has a fixed maximum size; the newest events replace the oldest ones. If
+writing fails, one warning is logged and the file is closed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Process:
-    """State that is common to all sections of one process. A forked child starts with a new state."""
+    """State of a process that measures the energy of sections of its program.
+
+    All sections of the process share this state. A forked child starts with a new state.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

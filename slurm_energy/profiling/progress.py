@@ -153,7 +153,10 @@ class ProgressReporter:
             self._fail(error)
 
     def flush(self) -> None:
-        """Send the units that have not been sent yet. Do nothing without a connection to the agent."""
+        """Report completed units of work to the agent that have not been reported yet.
+
+        Do nothing without a connection to the agent.
+        """
         try:
             with self._lock:
                 if self._connection is not None:

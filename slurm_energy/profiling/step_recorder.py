@@ -113,11 +113,11 @@ class StepRecorder:
             self._cpu_start_s = time.process_time()
 
     def add_loader_start(self, wait_ns: int) -> None:
-        """Record how long a program waited for the first batch of an epoch.
+        """Record how long a program waited for the first batch of an epoch, while loader processes start.
 
-        The wait contains the start of the loader processes, and is recorded separately as such a start. It
-        is not recorded if no loader processes prepare the batches. The wait also counts as part of the phase
-        `data`.
+        The waits are counted separately from all other waits, because they contain the start of the loader
+        processes. A wait is not counted here if the program has no loader processes. The wait also counts as
+        part of the phase `data`.
         """
         if self._hints.get("num_workers"):
             self._loader_starts += 1
@@ -301,9 +301,11 @@ def _simplifications(steps: RankSteps) -> Iterator[RankSteps]:
 
 
 def process_rank(from_environment: int | None) -> int | None:
-    """Return the rank in torch.distributed if it is initialised, else the rank in the environment.
+    """Return the rank of this process in its training program.
 
-    In a program that torchrun has started, the environment contains the rank of torchrun's own Slurm task.
+    The rank in torch.distributed takes precedence if torch.distributed is initialised. Otherwise
+    `from_environment`, the rank in the environment, is returned. In a program that torchrun has started,
+    the environment is misleading: it contains the rank of torchrun's own Slurm task.
     """
     torch = sys.modules.get("torch")
     try:

@@ -1,7 +1,8 @@
-"""Timeline of a job from its observation, findings, event files and profiler traces.
+"""Construction of the timeline of a job.
 
-The inputs are read one after another. The memory in use therefore depends neither on their number nor on
-their size.
+The inputs are the job's observed signals and steps (observation), findings, event files and profiler
+traces. They are read one after another. The memory in use therefore depends neither on their number
+nor on their size.
 """
 
 from __future__ import annotations

@@ -151,7 +151,15 @@ def trial_of(loader: Any, max_workers: int) -> WorkerTrial | None:
 
 
 def end_epoch(loader: Any, trial: WorkerTrial, times: EpochTimes) -> None:
-    """Evaluate a training epoch. Set the number of loader processes for the next epoch."""
+    """Evaluate the measured times of an epoch, and set the number of loader processes for the next.
+
+    Errors are only logged.
+
+    Args:
+        loader: data loader of the training.
+        trial: search for a better number of loader processes.
+        times: measured times of the epoch that has ended.
+    """
     try:
         before, workers = trial.workers, trial.end_epoch(times)
         if workers != before:

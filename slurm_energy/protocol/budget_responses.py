@@ -185,7 +185,8 @@ class BudgetSeriesObject(TypedDict):
         unix_s, span_s: start and length of each time span of the series.
         limit_watts: lowest limit in the span; None if there was no limit.
         measured_watts, max_measured_watts: mean and maximum of the measured power in the span.
-        committed_watts: maximum of the committed power in the span.
+        committed_watts: maximum of the committed power in the span. Committed power is the maximum power
+            that the limits in force permit devices to draw.
         capped_watts: mean power by which the limits reduced the demand of the devices.
         over_s: seconds of the span in which the measured power was above the limit.
     """

@@ -85,7 +85,9 @@ def request_body(programs: Sequence[ComparableProgram]) -> dict[str, Any]:
 
 
 def read_programs(body: Mapping[str, Any]) -> list[ComparableProgram]:
-    """Return the programs that a request for comparable untuned runs names in its body.
+    """Return the programs that are listed in the body of a request for untuned runs.
+
+    `senergy acct` sends the request. It compares jobs with the untuned runs of these programs.
 
     Raises:
         UsageError: the body is malformed.

@@ -27,7 +27,7 @@ def render(
     """Return one HTML document.
 
     Args:
-        template: name of a template in this package that extends the frame.
+        template: name of a template in this package. It extends the common frame of all pages.
         context: variables of the template, including `title` and `subtitle`.
         remarks: remarks at the top of the page, one list item each.
         now: current time for the footer; None omits the date.

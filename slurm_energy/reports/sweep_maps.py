@@ -1,4 +1,7 @@
-"""Section about a sweep on the page of `senergy simulate`: the table of all variants, and maps."""
+"""Section about a parameter sweep on the HTML page of `senergy simulate`.
+
+It shows a table of all variants (combinations of the swept values), and maps of the results.
+"""
 
 from __future__ import annotations
 

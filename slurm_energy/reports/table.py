@@ -225,7 +225,11 @@ def fit(text: str, width: int, left: bool) -> str:
 def field_lines(
     fields: Sequence[Field[Row]], *, with_meaning: bool, columns: int = 4, width: int = 20
 ) -> list[str]:
-    """Return all field names in columns, as `sacct --helpformat` does, or each with its meaning on a line."""
+    """Return the lines that show all field names.
+
+    As in `sacct --helpformat`, the names are in columns. If `with_meaning` is set, each name has a line
+    of its own with its meaning.
+    """
     if with_meaning:
         return [f"{field.name:<{width - 2}} {field.doc}" for field in fields]
     names = [field.name for field in fields]

@@ -305,7 +305,7 @@ class JobUsage:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names of the interfaces from which the known figures were read: `nvml`, `powercap`."""
+        """Names of the interfaces that measured the known energies of the job, e.g. `nvml`, `powercap`."""
         names = (c.source for c in self.components if c.energy_joules is not None and c.source)
         return tuple(sorted({source.split(":")[0] for source in names}))
 

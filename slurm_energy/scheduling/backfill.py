@@ -84,8 +84,8 @@ def choose(
 def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
     """Return the resources that a job needs if it starts now, shape (r,).
 
-    The resources are units and power. The power that a start adds depends on which nodes are on. If too few
-    units are free for the job, it is computed as if all nodes were on.
+    The resources are units (such as GPUs) and power. The power that a start adds depends on which nodes
+    are on. If too few units are free for the job, the power is computed as if all nodes were on.
 
     Args:
         candidate: pending job with the shape (possible set of resources) in which it would start.

@@ -154,9 +154,13 @@ def _frozen(value: Any) -> Any:
 
 
 def _is_repeated(count: int) -> bool:
-    """Return whether a call of a scheduling policy is repeated to check that it is deterministic.
+    """Return whether to repeat a call of a scheduling policy, to check that it is deterministic.
 
-    Both results are then compared. The calls 1, 2, 4, ... are repeated, and so is every 1024th call.
+    A repeated call must give the same result as the first call. The calls 1, 2, 4, 8 and so on are
+    repeated up to call 1024. Later, every 1024th call is repeated.
+
+    Args:
+        count: number of the call.
     """
     return count % _REPEAT_INTERVAL == 0 if count >= _REPEAT_INTERVAL else count & (count - 1) == 0
 

@@ -167,7 +167,10 @@ class Alternatives:
 
     @property
     def energy_joules(self) -> Floats:
-        """Return the predicted energy of each alternative in joules, shape (m,)."""
+        """Return the predicted energy in joules of each shape (possible set of resources of a job).
+
+        The result has the shape (m,).
+        """
         return self.power_watts * self.time_s
 
 
@@ -251,8 +254,8 @@ class Queue:
         now_s: current time in seconds, on the clock of `jobs.submit_s`.
         signals: price, carbon intensity and other signals from the current time on; None if no signal is
             known.
-        capacity: free units and expected ends of running jobs; None if unknown. Only policies that look
-            ahead (`Policy.looks_ahead`) get the capacity.
+        capacity: number of free units (such as GPUs), and expected ends of running jobs; None if unknown.
+            Only policies that look ahead (`Policy.looks_ahead`) get the capacity.
     """
 
     now_s: float

@@ -1,8 +1,8 @@
 """Ranking of the pending jobs: the result of a scheduling policy.
 
-A ranking states the order of the jobs. It also states which of its possible resource shapes (for example
-kind and number of GPUs) each job uses. The module also contains the functions from which scheduling policies
-build a ranking.
+A ranking states the order of the jobs. A job may have several possible resource shapes (for example
+kind and number of GPUs). The ranking also states which of its shapes each job uses. The module also
+contains the functions from which scheduling policies build a ranking.
 """
 
 from __future__ import annotations
@@ -79,14 +79,16 @@ class Ranking:
     """Result of a scheduling policy for n jobs; columns have shape (n,).
 
     Attributes:
-        tier: whether the job is aged, urgent or normal, as a number (see `tiers`). Jobs of a lower tier start
-            first.
-        score: within a tier, jobs with a lower score go first; +inf means that the job cannot run now.
-        choice: row of the alternative (way to run the job) that was chosen; -1 if no alternative is possible
-            now.
-        terms: components of the score by name. The components do not show that aged jobs were put first. The
-            score is minus the sum of the contributions of terms with a weight, or the product of the terms
-            with a power. Terms that have neither a weight nor a power are shown for comparison only.
+        tier: number of the job's tier. The tiers are aged, urgent and normal (see `tiers`). Jobs of a
+            lower tier start first.
+        score: order of the jobs within a tier. Jobs with a lower score go first. +inf means that the job
+            cannot run now.
+        choice: row of the alternative (way to run the job) that was chosen; -1 if no alternative is
+            possible now.
+        terms: components of the score, by name. They explain the score to users. Terms with a weight are
+            parts of a sum: the score is minus the sum of their contributions. Terms with a power are
+            factors of a product: the score is the product. Terms without weight and power are shown for
+            comparison only. No term shows that an aged job was put first.
     """
 
     tier: Ints
@@ -96,6 +98,8 @@ class Ranking:
 
     def order(self, job_id: Ints) -> Ints:
         """Return the rows of the jobs in the order in which the jobs start, shape (n,).
+
+        Jobs are ordered by tier (aged, urgent, normal), then by score, then by job id.
 
         Args:
             job_id: job ids, shape (n,). Among jobs with the same tier and score, the lower id comes first.
@@ -179,10 +183,11 @@ def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints
 
 
 def _aged(queue: Queue, options: Options) -> Ints:
-    """Return the rows of the jobs of tier AGED, which are ranked before all others.
+    """Return the jobs of the tier AGED, which is ranked before all other tiers.
 
-    A job belongs to this tier if it has waited longer than the configured bound. Each owner can have only a
-    limited number of such jobs; the oldest ones are taken.
+    The result contains the rows of these jobs in the table of the queue. A job belongs to the tier if it
+    has waited at least as long as the configured bound on waiting. The number of such jobs per owner may
+    be limited. In this case, the jobs that were submitted first are taken.
     """
     jobs = queue.jobs
     rows: Ints = np.flatnonzero(queue.wait_s >= options.wait_bound_s)

@@ -1,4 +1,7 @@
-"""Planned changes of files, and their execution with the journal."""
+"""Changes of configuration files that the setup plans and then writes.
+
+A journal records each change, so that the change can be undone.
+"""
 
 from __future__ import annotations
 
@@ -166,9 +169,10 @@ def _finish_directory(entry: SetupEntry) -> None:
 
 
 def settle(journal: SetupJournal) -> list[str]:
-    """Decide about the changes that an interrupted run left unfinished in the journal.
+    """Decide whether the changes of an interrupted setup were made, and correct the setup's journal.
 
-    A change that was made is marked as done. A change that was not made is removed from the journal.
+    The journal lists the changes of `senergy setup`. Some of its entries are unfinished. If the change of
+    such an entry was made, the entry is marked as done. Otherwise the entry is removed.
 
     Returns:
         One line for each decision.

@@ -148,10 +148,10 @@ def _without_items(line: str, added: Iterable[str]) -> str:
 
 
 def _find_lines(text: str, lines: str, near: int) -> int | None:
-    """Return the offset of whole lines in a text.
+    """Return the offset at which the given lines occur in a text; None if they do not occur.
 
-    Of several occurrences, the nearest one to the offset `near` is returned. None means that the text does
-    not contain the lines.
+    The lines are found only if they begin at the start of a line of the text. If they occur several
+    times, the occurrence nearest to the offset `near` is returned.
     """
     offsets = []
     at = text.find(lines)

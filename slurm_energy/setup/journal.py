@@ -29,7 +29,7 @@ _MAX_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SetupEntry:
-    """One change of this host.
+    """Entry in the journal of `senergy setup`: one change that setup made to this host.
 
     Attributes:
         number: number of the entry, ascending.

@@ -73,8 +73,9 @@ def own_files(library: Path | None = None, root: Path = Path("/")) -> OwnFiles:
     """Return the locations of the installed files of slurm-energy.
 
     Args:
-        library: directory of the plugins; None means the directory of the package that contains this Python
-            package, else the first usual directory that exists.
+        library: directory of the plugins. With None, the usual directories are searched in order, and the
+            first existing one is used. If this Python module is installed in a usual directory, that
+            directory is searched first.
         root: directory that contains etc and usr.
     """
     if library is not None:

@@ -35,7 +35,7 @@ class FileReversal:
     keep: bool = False
 
     def diff(self) -> list[str]:
-        """Return a unified diff that shows on the terminal how the removal changes the file."""
+        """Return a unified diff that shows how undoing the setup changes this file."""
         return diff(self.file.data, self.data, self.file.path)
 
 

@@ -86,10 +86,10 @@ def shared_keys(shared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def shared_tables(shared: Mapping[str, Any]) -> list[str]:
-    """Return the lines of energy.toml that all hosts share as tables.
+    """Return the tables of the shared configuration as lines for energy.toml.
 
-    They contain the policies, the node types, and the settings with which the policy `edp` starts jobs
-    (`[[edp]]`).
+    The shared configuration is equal on all hosts. Its tables are the policies, the node types, and the
+    settings with which the policy `edp` starts jobs (`[[edp]]`).
     """
     lines: list[str] = []
     for kind in _TABLES:

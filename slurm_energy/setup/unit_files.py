@@ -98,7 +98,11 @@ def _drop_in(name: str, lines: list[str], own: OwnFiles) -> list[FileChange]:
 
 
 def policy_copy_changes(own: OwnFiles) -> list[FileChange]:
-    """Return the changes that install the timer and the service for the policy file on a login node."""
+    """Return the file changes that let a login node copy the policy file periodically.
+
+    The changes install a systemd timer and the service that it starts. A unit that is already installed
+    is not changed.
+    """
     changes = []
     for name in (_POLICY_SERVICE, POLICY_TIMER):
         local = own.root / LOCAL_UNITS / name

@@ -99,7 +99,7 @@ class SignalColumns:
 
     @property
     def slots(self) -> int:
-        """Return the number of slots; 0 if there is no signal."""
+        """Return the number of time slots for which the signals have values; 0 if there is no signal."""
         return max((len(s.mean) for name in SignalName if (s := self.forecast(name)) is not None), default=0)
 
     @property
@@ -118,7 +118,11 @@ class SignalColumns:
         return column
 
     def values(self, name: SignalName | str, time_s: ArrayLike) -> Floats:
-        """Return the expected values of a signal at given times; NaN where unknown or outside the slots."""
+        """Return the expected values of a signal at given times.
+
+        A signal is, for example, the price. The value is NaN where the signal is unknown, or where the time
+        is outside the time slots of this object.
+        """
         return self._at(name, time_s, deviation=False)
 
     def deviations(self, name: SignalName | str, time_s: ArrayLike) -> Floats:

@@ -39,12 +39,12 @@ _FORMAT: Final = "write a header such as time,EUR/MWh or time,g/kWh, and one row
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """How the value of a signal is computed from the fields of a row of a CSV file.
+    """How the value of a signal, such as the electricity price, follows from a row of a CSV file.
 
     Attributes:
         fields: indices of the fields that are read.
-        value: function that converts the numbers in these fields to the value of the signal, in the unit of
-            `SignalName`.
+        value: function that converts the numbers in these fields to the value of the signal, in the unit
+            of `SignalName`.
     """
 
     fields: tuple[int, ...]

@@ -1,4 +1,7 @@
-"""Signals of one cluster at any time: actual values, and forecasts from the values known at that time."""
+"""Signals of one cluster, such as the electricity price and the carbon intensity, at any time.
+
+The module provides actual values, and forecasts from the values that are known at a given time.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ class SignalFeed:
         self._deviations: dict[SignalName, tuple[float, Floats]] = {}
 
     def columns(self, now_s: float) -> SignalColumns:
-        """Return the signals from the current slot on, as far as they are known now."""
+        """Return signals such as price and carbon intensity by time slot, from the current time slot on.
+
+        The values are those that are known or forecast now.
+        """
         start_s = math.floor(now_s / self._step_s) * self._step_s
         cached = self._columns
         if cached is not None and cached.start_s == start_s:

@@ -38,7 +38,10 @@ class ForecastMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HistoryModel:
-    """Parameters of the statistical forecast. The defaults were chosen on the first third of real series.
+    """Parameters of the statistical forecast of a signal, such as a price, from its past values.
+
+    The forecast blends the mean of recent days with the mean of the same weekday in recent weeks. It then
+    adds the latest deviation from this blend. The defaults were chosen on the first third of real series.
 
     Attributes:
         days: number of recent days whose mean is used.

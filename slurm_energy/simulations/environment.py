@@ -97,10 +97,11 @@ class SchedulingEnvironment(gymnasium.Env):
         return self._observation(session), {"workload_seed": workload_seed}
 
     def step(self, action: NDArray[np.floating]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Rank the pending jobs, simulate until the next pass, and return the values of gymnasium's `step`.
+        """Rank the pending jobs, simulate until the scheduler runs again, and return the new state.
 
-        At the end of the episode, the information contains the totals of the simulation as `summary` and the
-        cost as `cost`.
+        The result is that of `step` in gymnasium: observation, reward, two flags for the end of the episode,
+        and additional information. At the end of the episode, the additional information contains the totals
+        of the simulation as `summary` and the cost as `cost`.
         """
         session = self._session
         if session is None or session.queue is None:

@@ -17,10 +17,11 @@ from slurm_energy.simulations.observation import CLUSTER_FEATURES, JOB_FEATURES,
 
 @dataclass(frozen=True, slots=True)
 class LinearAgent:
-    """Agent that computes priority and thrift of each job from features of the job and of the cluster.
+    """Agent that computes a priority and a thrift for each job.
 
-    Priority and thrift are logistic functions of weighted sums of the features. Thrift, from 0 to 1, states
-    how much the agent prefers low energy to a short run time.
+    A job with a higher priority starts earlier. Thrift, from 0 to 1, states how much the agent prefers
+    low energy to a short run time. Both are logistic functions of weighted sums of features of the job
+    and of the cluster.
 
     Attributes:
         weights: one row of weights for the priority and one row for the thrift, shape (2, features). The
@@ -31,14 +32,18 @@ class LinearAgent:
 
     @classmethod
     def size(cls, kinds: int) -> int:
-        """Return the number of weights of the agent, which depends on the number of kinds of nodes."""
+        """Return the number of weights that an agent needs for a cluster with `kinds` kinds of nodes.
+
+        The agent schedules jobs in a simulation. It weights features of the jobs and of the cluster.
+        """
         return 2 * (len(JOB_FEATURES) + len(CLUSTER_FEATURES) + kinds)
 
     @classmethod
     def of(cls, vector: Floats) -> LinearAgent:
-        """Return an agent with the given weights.
+        """Return a linear scheduling agent with the given weights.
 
-        `vector` contains the two rows of weights one after the other.
+        Args:
+            vector: the two rows of `weights`, one after the other.
         """
         return cls(vector.reshape(2, -1))
 

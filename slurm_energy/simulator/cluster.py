@@ -165,7 +165,7 @@ class Cluster:
             self.free[self.kind_of[node]] -= count
 
     def release(self, allocation: Allocation) -> None:
-        """Return the units of an allocation to the free units of the cluster."""
+        """Mark the units (e.g. GPUs) of an allocation as free again."""
         self.version += 1
         for node, count in allocation:
             self.node_free[node] += count
@@ -181,7 +181,10 @@ class Cluster:
         return self._is_usable
 
     def usable(self, node: int) -> bool:
-        """Return whether jobs can get units of a node: the node is on, booting, or off and can be booted."""
+        """Return whether jobs can get units (GPUs, cores or the whole node) of a node.
+
+        This is the case if the node is on, booting, or off but can be booted.
+        """
         return self.state[node] in _USABLE
 
     def node_watts(self, node: int, state: NodePowerState) -> float:

@@ -100,7 +100,15 @@ class DeadlinePreemption:
             self._start(job, selection.shape)
 
     def _may_start(self, job: int, selection: PreemptionSelection) -> bool:
-        """Return whether budget and constraints permit a job to replace the jobs that it would interrupt."""
+        """Return whether a job may start if it interrupts the selected running jobs.
+
+        The power budget and the constraints must permit the start when the resources of the interrupted jobs
+        are free.
+
+        Args:
+            job: row of the job that is to start.
+            selection: jobs to interrupt, and the resources that the job would get.
+        """
         shape = selection.shape
         expected_s = self._runs.expected_s(job, shape)
         candidate = Candidate(job, shape, self._demand.need(shape), expected_s)

@@ -325,7 +325,10 @@ class Simulation:
         self._request_pass()
 
     def _may_change_nodes(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the power budget permits planned changes of the nodes' power."""
+        """Return whether the power budget permits to power nodes up or down now.
+
+        `steps` contains the changes of the nodes' power. Without a budget, all changes are permitted.
+        """
         return self._control is None or self._control.permits_nodes(steps)
 
     def _left_watts(self) -> float:

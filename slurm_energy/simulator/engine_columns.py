@@ -59,18 +59,22 @@ class Accounts(NamedTuple):
 class SimulationColumns(NamedTuple):
     """State of the simulation that the compiled functions modify.
 
+    Units are what jobs allocate on a node: GPUs, cores or whole nodes. A pass is one run of the simulated
+    scheduler.
+
     Attributes:
         free: free units by kind of nodes.
-        offered: units that are free at the start of a pass. Under the discipline packing, the chosen shape
-            (way to run a job) must fit in these units.
-        pending, running, users, accounts: pending jobs, running jobs, usage of users, and times and energies
-            of jobs.
-        plan: planned starts, for `metis`.
+        offered: units that are free at the start of a pass. Under the discipline packing, the chosen
+            shape (way to run a job) must fit in these units.
+        pending, running, users, accounts: pending jobs, running jobs, usage of users, and times and
+            energies of jobs.
+        plan: planned starts, for the policy `metis`.
         jobs_watts: power of running jobs above the idle power of their units, shape (1,).
         pass_due_s: time in seconds of the next scheduling pass, shape (1,). Infinity if no pass is due.
-        last_s: two times in seconds: of the last events, and of the latest event without effect, shape (2,).
-        progress: four counts, shape (4,): arrived jobs, deadlines that have begun to be at risk, scheduling
-            passes, and changes of the cluster's power.
+        last_s: two times in seconds, shape (2,): the time of the last events, and the time of the latest
+            event without effect.
+        progress: four counts, shape (4,): arrived jobs, deadlines that have begun to be at risk,
+            scheduling passes, and changes of the cluster's power.
     """
 
     free: Ints
@@ -140,7 +144,10 @@ def end_job(jobs: JobColumns, state: SimulationColumns, now_s: float) -> None:
 
 @compiled
 def _work_done_s(jobs: JobColumns, state: SimulationColumns, job: int) -> float:
-    """Return the time in seconds at which the work of a running job would be done."""
+    """Return the time in seconds at which a running job completes its work if nothing interrupts it.
+
+    The time limit of the job is not taken into account.
+    """
     begin_s, shape = state.accounts.real[job, BEGIN_S], state.accounts.whole[job, SHAPE]
     work_s = jobs.real[job, LEFT] * jobs.load[shape, RUN_TIME_S]
     return float(begin_s + jobs.real[job, RESTART_S] + work_s)

@@ -14,9 +14,10 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 def needs_general_engine(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> bool:
-    """Return whether the schedule depends on anything besides units and time limits.
+    """Return whether only the general simulation engine can compute the schedule.
 
-    The schedule may also depend on power, node failures or constraints.
+    The two faster engines support units, time limits and policies, but no power budgets, power saving,
+    deferral, node failures or further constraints.
 
     Args:
         jobs: workload with all jobs.

@@ -1,10 +1,12 @@
 """Admission of simulated jobs under a power budget, by the functions that also admit live jobs.
 
-The economic limit of a job is the power limit to which the budget may lower the job. There are two cases in
-which a job is admitted. In the first case, the power that the job needs at its economic limit is free. In
-the second case, running jobs hold this power but do less work per watt with it. An admitted job starts as
-soon as the limits in force leave enough power free. Its power limit at the start is the economic limit or a
-higher limit.
+The economic limit of a job is the power limit at which the job does the most work per watt. The
+budget may lower the job's limit to it. A job is admitted in two cases. In the first case, the budget
+has enough free power for the job at its economic limit. In the second case, running jobs hold this
+power, but they do less work per watt with it than the new job would do.
+
+An admitted job does not always start at once. It starts as soon as the power limits in force leave
+enough power free. Its power limit at the start is the economic limit or a higher limit.
 """
 
 from __future__ import annotations
@@ -64,10 +66,10 @@ class JobAdmission:
         return [min(watts, max(lowest_watts, room_watts)) for watts, lowest_watts, _, _ in known]
 
     def price_levels(self, shapes: Sequence[int]) -> list[int]:
-        """Return, for each shape, the index in `work_price.PRICES` of the job's price of power.
+        """Return how much work per joule a job does in each shape, as an index in `work_price.PRICES`.
 
-        A shape is a number and kind of GPUs with which a job could run. The price is the work that the job
-        does per joule.
+        A shape is a number and kind of GPUs with which the job could run. The work per joule is called the
+        price of power.
         """
         self._find(shapes)
         return [self._economic[shape][2] for shape in shapes]

@@ -1,4 +1,7 @@
-"""Compiled search for the first pending job in the order of the policy."""
+"""Compiled search for the pending job that the policy ranks first.
+
+The simulator uses the search to decide which job starts next.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,14 @@ from slurm_energy.simulator.workloads.job_columns import (
 class HeadReservation(NamedTuple):
     """Reservation for the first job, in the order of the policy, that cannot start.
 
+    The reserved job will run on nodes of one kind. Units are what jobs allocate on a node: GPUs, cores or
+    whole nodes.
+
     Attributes:
-        kind: index of the kind of nodes; -1 if there is no reservation.
+        kind: index of the kind of nodes on which the job will run; -1 if there is no reservation.
         start_s: expected start of the reserved job in seconds.
-        spare: units of this kind that are free at `start_s` and that the reserved job does not need.
+        spare: number of units on nodes of this kind that will be free at `start_s` and that the reserved
+            job does not need.
     """
 
     kind: int
@@ -150,11 +157,11 @@ def _bound(
 
 @compiled
 def _room(free: Ints, held: HeadReservation) -> tuple[Ints, int, int]:
-    """Return the free units of each kind of nodes, and two maximum sizes of a job that starts now.
+    """Return the free units of each kind of nodes, and the sizes of the largest jobs that can start.
 
-    A job runs on one kind of nodes. The first maximum applies to a job that ends before the start of the job
-    with a reservation. It is the largest number of free units of one kind. The second maximum applies to a
-    job that ends later. It leaves out the units that the reservation needs.
+    A job runs on one kind of nodes. One waiting job has a reservation. The first size applies to jobs
+    that end before the reservation starts: it is the largest number of free units of one kind. The second
+    size applies to jobs that end later: the units that the reservation needs are left out.
     """
     most, most_long = 0, 0
     for kind in range(len(free)):
@@ -175,8 +182,11 @@ def _counts(
 ) -> bool:
     """Return whether the search for the next job must look into a part of the tree of pending jobs.
 
-    The result is False if this part contains no pending job. If `fitting` is true, the result is also False
-    if, as far as the tree node shows, no job of this part fits on the free units (GPUs, cores or nodes).
+    The part is the tree node `node` with all jobs below it. The result is False if the part contains no
+    pending job.
+
+    If `fitting` is true, only jobs count that fit on the free units (GPUs, cores or nodes). The tree node
+    stores the smallest need of the jobs below it. The result is False if not even this need fits.
     """
     if not fitting:
         return bool(nodes[node, NODE_SUBMIT] < np.inf)

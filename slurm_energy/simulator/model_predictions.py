@@ -21,7 +21,7 @@ from slurm_energy.simulator.workloads.workload_generator import ShapePrediction
 def predict(
     model: ModelSection, hardware: str, gpus: int, batch: int, cap_watts: float = math.inf
 ) -> ShapePrediction | None:
-    """Return the prediction of the training oracle for one way to train a model.
+    """Return the prediction of the training oracle (predictor) for one way to train a model.
 
     Args:
         model: the model and the number of samples to train.
@@ -31,8 +31,8 @@ def predict(
         cap_watts: power limit per GPU in watts; infinity means no limit.
 
     Returns:
-        The prediction; None if the batch does not fit in the GPU's memory, or the GPU does not support the
-        precision.
+        The prediction; None if the batch does not fit in the GPU's memory, or the GPU does not support
+        the precision.
 
     Raises:
         NotFoundError: the workload profile or the hardware is unknown.

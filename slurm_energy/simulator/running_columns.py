@@ -1,6 +1,7 @@
-"""Compiled table of the running jobs of the column engine.
+"""Compiled table of the running jobs, for the column engine of the simulator.
 
-The table consists of a heap of the ends of jobs, and a list of their expected ends.
+The column engine is the fast engine that simulates all built-in policies. The table consists of a
+heap of the ends of jobs, and a list of their expected ends.
 """
 
 from __future__ import annotations

@@ -139,12 +139,14 @@ class RunningJobs:
         ready_s: float,
         point: PowerPoint = UNLIMITED,
     ) -> RunningJob:
-        """Start a job on allocated units. The job draws power only after `work` is called.
+        """Start a job on the given units of nodes, e.g. GPUs.
+
+        The job draws power only after `work` is called.
 
         Args:
             job: row of the job in the workload.
-            shape: row of the shape (way to run the job) in which the job starts.
-            allocation: units that the job gets.
+            shape: row of the shape (way to run the job) that the job uses.
+            allocation: nodes, and the number of units that the job gets on each of them.
             now_s: current time in seconds.
             ready_s: time in seconds at which the job's work begins.
             point: power limit with which the job starts, and the effect of this limit.
@@ -327,7 +329,10 @@ class RunningJobs:
         return Users(self._shares, self._unit_s.copy(), self._joules.copy())
 
     def capacity(self) -> UnitCapacity:
-        """Return the free units of the cluster, and the units and expected ends of running jobs."""
+        """Return the free units (GPUs, cores or nodes) of the cluster, and the units of running jobs.
+
+        The result also contains the expected end of each running job.
+        """
         runs = list(self.running.values())
         shapes = np.array([run.shape for run in runs], np.int64)
         return UnitCapacity(
@@ -371,8 +376,8 @@ class RunningJobs:
     def _account(self, run: RunningJob, now_s: float) -> None:
         """Add the time and the energy of a run until `now_s` to the accounts of the simulation.
 
-        The time is also added as unit seconds, which is the run time multiplied by the number of units (such
-        as GPUs). The run draws no more power from `now_s` on.
+        The time is added as run time, and as unit seconds. Unit seconds are the run time multiplied by the
+        number of units (such as GPUs). From `now_s` on, the run no longer counts in the power of the cluster.
         """
         worked_s = run.worked_s(now_s)
         if run.working:
@@ -412,7 +417,7 @@ class RunningJobs:
 
 
 def _saved_s(useful_s: float, checkpoint_s: float) -> float:
-    """Return the seconds of work that the last checkpoint has saved.
+    """Return how many seconds of a job's work the last checkpoint has saved.
 
     Args:
         useful_s: seconds of work done.

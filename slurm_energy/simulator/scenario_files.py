@@ -48,9 +48,10 @@ def text_of(path: Path) -> str:
 
 
 def with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
-    """Return the tables of a scenario file, merged with those of the scenario that its key `extends` names.
+    """Return the tables of a scenario file, including the tables that the file inherits.
 
-    If both contain the same key, the value of the extending file applies.
+    The key `extends` of the file names another scenario from which the file inherits. If both scenarios
+    contain the same key, the value of the extending file applies.
 
     Args:
         text: text of the scenario file.
@@ -105,10 +106,10 @@ def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
 
 
 def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `base` with the values from `data`.
+    """Return a copy of the table `base` in which the values from the table `data` are set.
 
-    A table in both `base` and `data` is merged recursively, except `sweep`. Any other value in `data`, for
-    example a list, replaces the value in `base` as a whole.
+    If a key has a table in both `base` and `data`, the two tables are merged recursively. The table
+    `sweep` is an exception. It and all other values, for example lists, are taken from `data` as a whole.
     """
     merged = dict(copy.deepcopy(base))
     for name, value in data.items():

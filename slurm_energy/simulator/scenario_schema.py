@@ -49,10 +49,11 @@ class WorkloadSection:
 
     The source is a file, a set of models from which jobs are drawn at random (`[[model]]`), or both.
 
-    If both are given, the file states the users, the submission times and one run time of each job. A model
-    is drawn for each job. The run time in the file is the job's run time in the model's rigid shape (its
-    fixed number of GPUs) on the first kind of nodes. The model also states the other shapes in which the job
-    can run.
+    With both, the file states the user, the submission time, the number of GPUs and one run time of each
+    job. A model is drawn at random for each job. The model states the other shapes in which the job can
+    run (number and kind of GPUs, batch size). The run times of the shapes are scaled so that the job has
+    the run time in the file under these conditions: the number of GPUs in the file, the model's fixed
+    (rigid) batch size, and the first kind of nodes.
     """
 
     file: str = key("", "SWF, CSV or sacct output; relative to the scenario's folder.")
@@ -132,7 +133,7 @@ class TraceSection:
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    """A model to train, `[[model]]`."""
+    """Section `[[model]]` of a scenario file: a model that jobs of the simulation train."""
 
     name: str = key("", "Name for people.")
     profile: str = key("", "Workload profile of the oracle.")

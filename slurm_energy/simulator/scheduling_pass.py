@@ -103,9 +103,10 @@ class SchedulingPass:
     def _chosen(
         self, candidates: Sequence[Candidate], now_s: float
     ) -> Iterator[tuple[Candidate, Allocation | None]]:
-        """Yield the jobs that start now.
+        """Yield the jobs that start now, each with its allocation.
 
-        If constraints determine which units a job gets, its units are yielded as well.
+        The allocation is the list of units (GPUs, cores or whole nodes) that the job gets. It is None if the
+        simulation has no constraints that determine the units of a job.
         """
         discipline = self._settings.discipline
         if self._constrained is not None:
@@ -120,12 +121,13 @@ class SchedulingPass:
     def _mark_possible(self, queue: Queue, rows: Ints, shapes: Ints) -> None:
         """Mark in `queue` the shapes (ways to run a job) from which the policy may choose.
 
-        Under the discipline packing, these are the shapes that fit now (thesis, Algorithm 3). A job that has
-        waited longer than the bound is an exception: all its shapes are marked, and it gets a reservation.
-        Under the other disciplines all shapes are marked, and a job waits for its chosen shape.
+        Under the discipline packing, a shape is marked if the free resources suffice for it now (thesis,
+        Algorithm 3). There is one exception: if a job has waited longer than the bound on waiting, all its
+        shapes are marked, and it gets a reservation. Under the other disciplines all shapes are marked, and a
+        job waits for its chosen shape.
 
-        Power counts as a resource if the power budget applies to every policy. A policy that keeps the
-        budget itself (Charon) ranks jobs without regard to power.
+        Power counts as a resource only if the power budget applies to every policy. The policy Charon keeps
+        the budget itself and ranks jobs without regard to power.
 
         Args:
             queue: table of the pending jobs, modified in place.

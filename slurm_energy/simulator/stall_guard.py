@@ -61,10 +61,10 @@ class StallGuard:
 
 
 def _last_change_s(work: Workload, settings: ScheduleSettings) -> float:
-    """Return the latest known time at which a waiting job may become able to start.
+    """Return the time of the last change that is known ahead and may let a waiting job start.
 
-    After this time, the simulation can only stall. The considered times are submissions, latest starts,
-    changes of the budget, and ends of reservations.
+    Such changes are submissions, latest starts, changes of the budget, and ends of reservations. The
+    simulator counts the time without progress only after the last change.
     """
     times = [float(np.max(work.submit_s, initial=0.0))]
     times.append(float(np.max(np.nan_to_num(work.latest_start_s(np.arange(work.count))), initial=0.0)))

@@ -105,9 +105,9 @@ class FixedWidth:
         return Command(argv, encoding=BYTE_PER_CHARACTER)
 
     def rows(self, output: str, what: str) -> Iterator[list[str]]:
-        """Split output into rows. The output is that of a command that the method `command` returned.
+        """Split the output of a command into rows with fields of fixed width.
 
-        Each row is a list with the text of each field.
+        The command must come from the method `command`. Each row is a list with the text of each field.
 
         Args:
             output: output of the command.

@@ -135,7 +135,9 @@ def plugin_state(
 
 
 def enable(state: PluginState) -> None:
-    """Add the settings that name the plugin to slurm-energy.conf.
+    """Enable a plugin of slurm-energy in Slurm.
+
+    The function writes the settings that name the plugin to the file slurm-energy.conf.
 
     Raises:
         UnavailableError: the plugin does not fit Slurm, or the file cannot be written.

@@ -1,7 +1,8 @@
-"""Slurm host lists (`n[01-04,7],login`), and lists with one count per node of a host list (`64(x2),32`).
+"""Parsers and writers of Slurm host lists such as `n[01-04,7],login`.
 
-ClusterShell parses and folds the lists. ClusterShell is imported by the first call that needs it, because the
-import takes as long as the rest of a short command. Most jobs run on one node and need no import.
+The module also parses lists with one count per node of a host list, such as `64(x2),32`. ClusterShell
+parses and folds host lists. It is imported by the first call that needs it, because the import takes
+as long as the rest of a short command. Most jobs run on one node and need no import.
 """
 
 from __future__ import annotations

@@ -174,13 +174,13 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
 def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> JobFacts | None:
     """Return the run of a job to which an energy record belongs.
 
-    Normally the restart count of the record selects the run. The selected run must agree with the start of
-    the record. It does not agree after a purge of old runs or a reuse of job ids. In these cases the run
-    during which the record started is returned.
+    Normally this is the run with the restart count of the record. However, the restart count can select
+    the wrong run after old runs were purged or job ids were reused. Therefore the start of the record
+    must lie within the run. If it does not, the function returns the run during which the record started.
 
-    The clocks may differ by 5 minutes, or by 10 seconds if Slurm has no start time. (slurmdbd loses the
-    start time if a job ends before the message of its start arrives. A job that was cancelled while pending
-    looks the same.)
+    A start outside the run by up to 5 minutes is accepted, because clocks may differ. If Slurm has no
+    start time of the run, only 10 seconds are accepted. (slurmdbd loses the start time if a job ends
+    before the message of its start arrives. A job that was cancelled while pending looks the same.)
 
     Args:
         runs: runs of the job, from `read_job_facts`.

@@ -61,10 +61,12 @@ def _coordinated(output: str) -> dict[str, frozenset[str]]:
 
 
 def _names(text: str) -> Iterable[str]:
-    """Return the user names in a comma-separated list.
+    """Return the user names in a comma-separated list of coordinators from sacctmgr.
 
-    A name that contains a comma would be split wrongly. Only users who may add coordinators could add such a
-    name.
+    A list that Slurm has cut off loses its last name, which is incomplete.
+
+    A name that contains a comma would be split into several names. This does no harm, because only a user
+    who may add coordinators could add such a name.
     """
     names = text.split(",")
     if len(text.encode()) >= _LIST_BYTES and text.endswith("+"):  # cut off: the last name is incomplete

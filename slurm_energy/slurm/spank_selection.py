@@ -57,9 +57,10 @@ def slurm_release(prefix: Path | None = None) -> Release | None:
 def select(library: Path, release: Release, built: Path = BUILD_DIRECTORY) -> SpankSelection:
     """Make the links of a package point to the plugins for a given release of Slurm.
 
-    Links of plugins that are not installed, such as energy_hooks.so on a login node, are left out. If there
-    are no plugins for the series, the links do not change. Slurm then skips the plugins, because their lines
-    in plugstack.conf are `optional`.
+    Plugins are built for a series of releases. If there are no plugins for the series of the release, the
+    links do not change. Slurm then skips the plugins, because their lines in plugstack.conf are
+    `optional`. Links of plugins that are not installed, such as energy_hooks.so on a login node, are left
+    out.
 
     Args:
         library: directory of the links, /usr/lib/slurm-energy.

@@ -24,8 +24,8 @@ MAX_MEMORY_MIB: Final = 1 << 50
 class RequestedResources:
     """Resources that a job requests on all nodes together, read from a list of Slurm's TRES.
 
-    An attribute is None if the list does not contain the resource. `gpus` is also None for a job without
-    GPUs if Slurm does not account for GPUs (AccountingStorageTRES).
+    An attribute is None if the list does not contain the resource. If Slurm does not account for GPUs
+    (AccountingStorageTRES), the list of a job without GPUs contains none, and `gpus` is None.
 
     Attributes:
         nodes, cpus, gpus: number of nodes, of CPUs and of GPUs.

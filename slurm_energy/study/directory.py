@@ -125,7 +125,7 @@ class StudyDirectory:
         return entry.outputs.get(RESULT_NAME) if entry.state is StepState.DONE else None
 
     def staleness(self, step: str) -> str:
-        """Return the reason why the result of a step is stale.
+        """Return the reason why the result of a step of the study is stale (out of date).
 
         The reason is empty if the result is current or the step has no result.
         """
@@ -150,10 +150,9 @@ class StudyDirectory:
         return ""
 
     def require(self, step: str) -> None:
-        """Check that the earlier steps on which a step of a study depends are done.
+        """Check that the earlier steps on which a step of a study depends are done and up to date.
 
-        They must also be current: their inputs must not have changed since they ran (otherwise they are
-        stale).
+        A step is up to date if its inputs have not changed since it ran. Otherwise the step is stale.
 
         Raises:
             UsageError: an earlier step is missing or stale.
@@ -326,7 +325,7 @@ def _continues(before: StepEntry, inputs: Mapping[str, str], seed: int | None) -
 def _keeps_result(before: StepEntry, run: StepRun, error: EnergyError) -> bool:
     """Return whether the earlier result of a study step stays valid after a failed run of the step.
 
-    It stays valid if the run was refused because of its input and wrote nothing.
+    The earlier result stays valid if the failed run was refused because of its input and wrote nothing.
     """
     return before.state is StepState.DONE and isinstance(error, UsageError) and not run.outputs
 

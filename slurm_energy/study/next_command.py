@@ -40,7 +40,7 @@ def next_command(study: StudyDirectory) -> str:
 
 
 def _deployment(study: StudyDirectory) -> tuple[DeploymentStage, bool]:
-    """Return (stage of the study's deployment, whether this stage is in force)."""
+    """Return the stage of the study's deployment, and whether this stage is in force."""
     try:
         result = study.result("deploy", unchanged=False)
         return DeploymentStage(result["stage"]), not result["stopped"]

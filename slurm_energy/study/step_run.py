@@ -65,7 +65,7 @@ class StepRun:
         return self._partial
 
     def write(self, name: str, data: bytes | str) -> Path:
-        """Write an output file of the step of the study and return the path of the file.
+        """Write an output file of a study step, and return the path of the file.
 
         The SHA-256 of the content is recorded as an output of the step.
         """

@@ -1,8 +1,8 @@
 """Plan of the characterisation of a node with reference kernels: settings and run times.
 
-The kernels are grouped in classes. For each class, one kernel runs at several values of one hardware setting
-(a sweep). The jobs of a sweep carry the tag `senergy-characterise/CLASS`. From these jobs the controller
-builds the response curves of this kind of hardware.
+The kernels are grouped in classes. For each class, one kernel runs at several values of one hardware
+setting (a sweep). The jobs of a sweep carry the tag `senergy-characterise/CLASS`. From these jobs the
+controller learns how time and power of this kind of hardware depend on the setting (response curves).
 """
 
 from __future__ import annotations

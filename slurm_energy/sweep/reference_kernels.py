@@ -142,9 +142,10 @@ def _cpu_kernel(name: str) -> Kernel:
 
 
 def _cpu_triad(np: Any) -> Kernel:
-    """Return the kernel triad for the CPUs, with one thread per CPU.
+    """Return the reference kernel `triad` (a = b + s c on large arrays) for the CPUs.
 
-    Threads can work in parallel because numpy releases the interpreter lock on large arrays.
+    The kernel has one thread per CPU. Threads can work in parallel because numpy releases the interpreter
+    lock on large arrays.
     """
     threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     arrays = [tuple(np.full(_ARRAY, value) for value in (0.0, 1.0, 2.0)) for _ in range(threads)]

@@ -33,8 +33,10 @@ _COMPLETED: Final = "COMPLETED"
 class SweepCluster:
     """Functions by which a sweep uses Slurm and the controller.
 
+    A point of the sweep is a combination of settings.
+
     Attributes:
-        submit: function that submits the run of a point under a job name and returns the job id.
+        submit: function that submits a run at a point under a given job name, and returns the job id.
         find: function that returns the job ids of the caller's jobs with given names, by job name.
         states: function that returns the states of jobs. Jobs that Slurm does not know are missing.
         records: function that returns the energy records of jobs.

@@ -75,7 +75,7 @@ class SweepState:
 
     @property
     def in_flight(self) -> list[SweepRun]:
-        """Runs whose jobs may still run."""
+        """Runs of the sweep whose jobs may still run in Slurm."""
         return [run for run in self.runs if run.is_in_flight]
 
     def refuse_other(self, wanted: SweepState, path: Path) -> None:
@@ -195,7 +195,7 @@ def load(path: Path) -> SweepState | None:
 
 
 def save(state: SweepState, path: Path) -> None:
-    """Write the state to a file, atomically and durably.
+    """Write the state of a sweep to a file, atomically and durably.
 
     Raises:
         EnergyError: the file cannot be written.

@@ -146,7 +146,11 @@ def read_given_options(
 
 
 def _refuse_assignments(script: str, content: bytes, variables: Collection[str | None]) -> None:
-    """Refuse a script that overwrites a variable of the sweep. All points of the sweep would be equal."""
+    """Refuse a script that assigns a value to an environment variable that the sweep varies.
+
+    The assignment would replace the values of the sweep, so all its points would be equal. An assignment
+    of the form `NAME="${NAME:-DEFAULT}"` is permitted.
+    """
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         match = _ASSIGNMENT.match(line)
         takes_value = any(f"${{{name}:-" in line for name in variables)

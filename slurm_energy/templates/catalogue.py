@@ -82,11 +82,12 @@ class Template:
 def names(folder: Path | None = None) -> dict[str, Path]:
     """Return the paths of all template files by template name.
 
-    The order is shipped batch scripts, shipped site files, the site's own templates.
+    The shipped templates come first: the batch scripts, then the files for sites. The site's own
+    templates follow. A template of the site replaces a shipped template with the same name.
 
     Args:
-        folder: directory of the site's templates, `NAME.sh.j2` or `NAME.j2`, which need not exist; None means
-            shipped templates only.
+        folder: directory of the site's templates, `NAME.sh.j2` or `NAME.j2`, which need not exist; None
+            means shipped templates only.
 
     Raises:
         EnergyError: the directory cannot be read.

@@ -1,4 +1,8 @@
-"""Ranks and nodes of a training program, read from its environment, and checks of the allocation."""
+"""Ranks and nodes of a training program.
+
+The module reads from the environment which rank (process) this is, how many ranks there are, and
+where they connect. It also checks the allocation of the job.
+"""
 
 from __future__ import annotations
 

@@ -186,9 +186,10 @@ class Balancer:
 
     @property
     def exchange(self) -> ExchangeCost:
-        """Expected cost of the exchange of gradients, as far as computation does not hide it.
+        """Expected time of the exchange of gradients that is not hidden behind computation.
 
-        The cost is scaled to the exchange times that were observed in training steps.
+        The time that was measured at the start is scaled to the times of exchanges that were observed in
+        training steps.
         """
         factor = statistics.median(self._exchange_factors) if self._exchange_factors else 1.0
         return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
@@ -213,11 +214,14 @@ class Balancer:
             self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
 
     def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
-        """Record the duration of a gradient exchange, relative to its expected duration.
+        """Record how long an exchange of gradients takes, relative to the duration measured at the start.
 
-        The duration is the part of a training step in which no rank computes. It comes from the ranks'
-        measurements in `windows`. The expected duration was measured at the start. The recorded value is the
-        duration divided by the expected duration.
+        The exchange is the part of a training step in which no rank computes. The method computes its
+        duration from the measurements of the ranks. It records the duration divided by the duration at the
+        start. A very short exchange is not recorded.
+
+        Args:
+            windows: measurements of all ranks.
         """
         active = [window for window in windows if window.samples]
         expected_s = self._exchange.seconds(len(active))

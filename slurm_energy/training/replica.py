@@ -34,7 +34,10 @@ class GradientExchange:
         self.exchanged: Any = None
 
     def sum_bucket(self, bucket: Any) -> Any:
-        """Start the weighted sum of a bucket of gradients over all ranks. Return a future of the sum."""
+        """Start the weighted sum of a part (bucket) of the gradients over all ranks.
+
+        Return a future of the sum.
+        """
         gradients = bucket.buffer()
         if self.weight:
             gradients.mul_(self.weight)

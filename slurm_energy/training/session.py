@@ -112,8 +112,9 @@ class TrainingSession:
     def begin_step(self, plan: StepPlan) -> None:
         """Prepare a training step on this rank.
 
-        The ranks that compute in this step form a group. The weight of this rank's gradients is its share of
-        the samples. Ranks that resume get the state of a rank that has computed.
+        The ranks that compute in this step form a group. If the group has changed, it is built anew. Ranks
+        that join it get the training state of a rank that has computed before. The gradients of this rank are
+        weighted by its share of the samples.
 
         Args:
             plan: the ranks that compute in this step, and the number of samples of each rank.

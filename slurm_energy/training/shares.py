@@ -160,12 +160,13 @@ def equal(ranks: int, global_batch: int) -> tuple[int, ...]:
 
 
 def scaled(samples: Sequence[int], total: int) -> tuple[int, ...]:
-    """Divide a smaller batch among the ranks in the proportions of `samples`.
+    """Divide the samples of a smaller batch among the ranks.
 
-    The largest-remainder method rounds the numbers of samples.
+    The smaller batch has fewer samples than the usual batch, whose division is `samples`. Each rank gets
+    about the same fraction of both batches. The largest-remainder method rounds the numbers of samples.
 
     Args:
-        samples: samples of each rank; their sum is above 0.
+        samples: samples of each rank in the usual batch; their sum is above 0.
         total: samples of the smaller batch.
     """
     whole = sum(samples)
@@ -256,9 +257,11 @@ def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCo
 
 
 def _equal_finish(ranks: Sequence[int], costs: Sequence[RankCost], total: int) -> float:
-    """Return the time at which all ranks end together if they start together and divide `total` samples.
+    """Return the time at which all ranks end together when they divide `total` samples.
 
-    A rank takes no part if its fixed time is longer than this time.
+    All ranks (processes of the training) start together. A training step of a rank takes a fixed time,
+    plus a time per sample. A rank gets no samples if its fixed time alone is longer than the returned
+    time.
     """
     best = math.inf
     rate = offset = 0.0
@@ -316,14 +319,16 @@ def _filled(
 
 
 def _deadlines(order: Sequence[int], costs: Sequence[RankCost], total: int) -> Iterator[float]:
-    """Yield times to try as the end of the slowest rank in a training step (deadlines).
+    """Yield the times at which the slowest rank of a training step may finish, as candidates.
 
-    The function is a part of the search for the division of the samples among the ranks. Ranks
-    get samples in `order`, each as many as it can process before the deadline. With an earlier deadline,
-    more samples go to the later ranks in `order`. The energy of a step is a convex and piecewise linear
-    function of the deadline. Its slope changes only at deadlines at which the first j ranks in `order` can
-    just process all samples. Between two of these deadlines, the product of energy and time is a parabola.
-    The deadlines on a grid between them include a point near the vertex of the parabola.
+    Such a time is called a deadline. The search for the best division of the samples among the ranks
+    tries each candidate. For a given deadline, the ranks get samples in `order`, each as many as it can
+    process before the deadline. With an earlier deadline, more samples go to the later ranks in `order`.
+
+    The energy of a step is a convex and piecewise linear function of the deadline. Its slope changes only
+    at certain deadlines: those at which the first j ranks in `order` can just process all samples.
+    Between two of these deadlines, the product of energy and time is a parabola. The candidates between
+    them form a grid, so that one candidate is near the vertex of the parabola.
     """
     if len(order) * total <= _ALL_DEADLINES_UP_TO:
         for rank in order:

@@ -46,7 +46,7 @@ class StepTimeFit:
     _suspects: list[float] = field(default_factory=list)
 
     def add(self, samples: int, seconds: float) -> bool:
-        """Add the median duration of some training steps of equal size, and fit the function again.
+        """Add the median duration of some training steps of equal size, and fit the step time again.
 
         Args:
             samples: samples per step, above 0.
@@ -115,9 +115,9 @@ class StepTimeFit:
     def _fit(self) -> None:
         """Fit the time of a training step as a function of the number of samples.
 
-        The function is proportional. It is affine (with a fixed time) only if this is much more accurate.
-        Without this condition, noise would appear as a fixed time, and the division of the batch among the
-        ranks would fluctuate.
+        The fitted function is usually proportional to the number of samples. A fixed time is added only if
+        the fit with it is much more accurate. Otherwise noise would appear as a fixed time, and the division
+        of the batch among the ranks would fluctuate.
         """
         windows = list(self._windows)
         changed_s = self.fixed_s / self.sample_s if self.sample_s and len(windows) < _MIN_WINDOWS else 0.0

@@ -95,8 +95,9 @@ def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, 
 def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -> tuple[OperatingPoint, ...]:
     """Return candidate operating points, each of which sets only an upper bound of the GPU clock.
 
-    The bounds lie on a grid from `min_share` times the maximum clock to below the maximum clock. The result
-    is empty if the maximum clock of the GPU is unknown.
+    An operating point is a set of hardware settings. The bounds lie on a grid from `min_share` times the
+    maximum clock to below the maximum clock. The result is empty if the maximum clock of the GPU is
+    unknown.
     """
     if gpu.max_clock_mhz is None:
         return ()
@@ -105,11 +106,15 @@ def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -
 
 
 def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPoint, ...]:
-    """Return the upper bounds of the CPU frequency that tuning may try, as operating points.
+    """Return upper bounds of the CPU frequency that tuning may try, as operating points.
 
-    The bounds rise from the minimum frequency to a value below the maximum. If the list of frequencies has
-    no value near the clock of an untuned job, the maximum is included too. Setting this bound has an effect,
-    because it switches boost off.
+    The bounds rise from the minimum frequency to a value below the maximum. The maximum frequency is a
+    further bound if two conditions hold: the processor can boost, and its list of frequencies has no
+    other value near the clock of an untuned job. This bound has an effect, because it switches boost off.
+
+    Args:
+        cpu: frequencies of the processors.
+        max_points: maximum number of bounds.
     """
     values = sorted({value for value in cpu.table_mhz if cpu.min_mhz <= value < cpu.max_mhz})
     has_base = bool(values) and values[-1] > _TURBO_SHARE * cpu.max_mhz

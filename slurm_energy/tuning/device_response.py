@@ -68,10 +68,13 @@ class DeviceResponse:
         self._limit = _stacked(limit_time, limit_power)
 
     def at_limit(self, limit: Single) -> tuple[Single, Single]:
-        """Return the logarithms of relative time and power under power limits, for K samples.
+        """Return the effect of power limits on time and power, for K random samples of a device.
 
-        The argument contains, for each sample, J limits divided by the uncapped power. Both results have the
-        shape (K, J).
+        Args:
+            limit: for each sample, J limits divided by the power without a limit.
+
+        Returns:
+            The logarithms of the relative time and of the relative power, shape (K, J) each.
         """
         return _interpolated(self._limit, limit * np.float32(len(_LIMITS) - 1))
 

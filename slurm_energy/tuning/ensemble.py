@@ -1,7 +1,8 @@
 """Sampled responses of a job to hardware settings, from which untested settings are predicted.
 
-A response is the relative time and power of the job at each candidate point. The samples form an ensemble.
-Measurements of the job determine the weight of each sample.
+A candidate point is a combination of hardware settings that may be chosen for the job. A response is
+the relative time and power of the job at each candidate point. The samples of responses form an
+ensemble. Measurements of the job determine the weight of each sample.
 """
 
 from __future__ import annotations
@@ -104,13 +105,16 @@ class Ensemble:
         reference_power_error: float = 0.0,
         min_weight: float = 1e-5,
     ) -> EnsemblePosterior:
-        """Return a copy of the ensemble whose samples are weighted and corrected by measurements.
+        """Return a copy of the ensemble that takes measurements of the job into account.
+
+        The ensemble consists of samples. Each sample is one possible response of the job to settings. The
+        measurements give weights to the samples and correct them.
 
         Args:
-            observations: measured responses, at most one per candidate point.
-            reference_time_error: standard error of the logarithm of the reference's speed, which is common
-                to all observations.
-            reference_power_error: standard error of the logarithm of the reference's power.
+            observations: measured responses, at most one per candidate point (combination of settings).
+            reference_time_error: standard error of the logarithm of the untuned job's speed (reference). This
+                error is common to all observations.
+            reference_power_error: standard error of the logarithm of the untuned job's power.
             min_weight: samples whose weight is below this fraction of the largest weight are left out. With
                 the default, a thousand omitted samples together weigh at most 1 %. The omission halves the
                 time of a decision.
@@ -194,20 +198,25 @@ class EnsemblePosterior:
         return self._mean(self.cost(objective))
 
     def mean_log_time(self) -> Array:
-        """Return the expected logarithm of the relative run time at each operating point, shape (J,)."""
+        """Return the expected logarithm of the relative run time at each operating point, shape (J,).
+
+        An operating point is a set of hardware settings. The run time is relative to the untuned job.
+        """
         return self._mean(self.log_time)
 
     def mean_log_power(self) -> Array:
         """Return the expected logarithm of the power ratio at every operating point, shape (J,).
 
-        The power ratio is the power divided by the power of the untuned job.
+        An operating point is a set of hardware settings. The power ratio is the power divided by the power of
+        the untuned job.
         """
         return self._mean(self.log_power)
 
     def log_time_error(self, index: int) -> float:
-        """Return the standard deviation of the logarithm of the job's time ratio at an operating point.
+        """Return the uncertainty of the job's relative time at an operating point.
 
-        `index` is the index of the operating point among the candidates.
+        The result is the standard deviation of the logarithm of the relative time. `index` is the index of
+        the operating point among the candidates.
         """
         column = self.log_time[:, index]
         mean = float(self.weights @ column)
@@ -228,11 +237,13 @@ class EnsemblePosterior:
         return self._mean((self.cost(objective) > cost).astype(np.float32))
 
     def expected_change(self, objective: Objective, cost: float) -> tuple[Array, Array]:
-        """Return the expected gain and the expected loss at every point, relative to a given cost.
+        """Return the expected gain and loss at every operating point, compared with a given cost.
 
-        The gain of a sample is `cost` minus the cost of the sample, or 0 if this difference is negative. The
-        loss is the cost of the sample minus `cost`, or 0 if this difference is negative. The gain of a sample
-        that exceeds the slowdown limit is 0. The results are means over the samples, shape (J,) each.
+        The prediction consists of samples. Each sample is one possible response of the job to settings and
+        yields a cost. The gain of a sample is `cost` minus the cost of the sample, or 0 if this difference is
+        negative. The loss is the cost of the sample minus `cost`, or 0 if this difference is negative. The
+        gain of a sample that exceeds the slowdown limit is 0. The results are means over the samples, shape
+        (J,) each.
         """
         change = np.float32(cost) - self.cost(objective)
         gain = np.maximum(change, 0.0)
@@ -275,8 +286,8 @@ class _Deviation:
     def mean(self, samples: npt.NDArray[np.intp]) -> Single:
         """Return the expected deviation of the job from each given sample of the ensemble.
 
-        A sample is one assumed response of time or power to the operating points. The result has one row per
-        sample and one column per operating point, shape (len(samples), J).
+        A sample is one assumed response of time or power to the operating points (sets of hardware settings).
+        The result has one row per sample and one column per operating point, shape (len(samples), J).
         """
         return np.asarray(self._scaled[samples] @ self._cross)
 

@@ -68,14 +68,15 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
 class RegularityGuard:
     """Detection of jobs whose speed fluctuates too much for tuning.
 
-    A possible reason is frequent checkpoints.
+    A possible reason for fluctuations is frequent checkpoints.
 
-    If the speed of a job fluctuates, its windows often contradict the expectation although the job has not
-    changed. The measured effect of a setting then depends on which measurement windows contain a checkpoint.
+    The speed of a job is measured in windows (intervals of time). If the speed fluctuates, many windows
+    differ from the expected speed although the job has not changed. The measured effect of a setting then
+    depends on which windows contain a checkpoint.
     """
 
     def __init__(self) -> None:
-        """Start without any measurement window. All counters are zero."""
+        """Start without any measurement window of the job. All counters are zero."""
         self._windows = 0
         self._contradictions = 0
         self._changes = 0
@@ -90,11 +91,14 @@ class RegularityGuard:
         self._changes += 1
 
     def add_window(self) -> None:
-        """Count a measurement window of the job."""
+        """Count one more measurement window of the job.
+
+        The guard compares this number with the number of windows that contradicted the expected values.
+        """
         self._windows += 1
 
     def add_contradiction(self) -> None:
-        """Count a measurement window whose result contradicts the expected speed.
+        """Count a measurement window in which the job ran faster or slower than expected.
 
         Call this method only if the untuned speed of the job has not changed.
         """
@@ -114,15 +118,19 @@ class RegularityGuard:
 
 
 class DevicePowerGuard:
-    """Detector of phase changes of a job by the power of its devices.
+    """Detector that finds out from the power of its devices that a job does other work than before.
 
-    The power in each window is compared with the first window at the same operating point. Two phases of a
-    job can have the same speed at this point although their untuned speeds differ. The power of a device
-    then distinguishes the phases better than the power of the whole job.
+    A job may pass through phases with different work. The power in each measurement window is compared
+    with the power in the first window at the same operating point (settings). The power is needed because
+    two phases can have the same speed at this point although their untuned speeds differ. The power of a
+    device distinguishes the phases better than the power of the whole job.
     """
 
     def __init__(self) -> None:
-        """Start without a measurement window to compare with. The next window becomes the first one."""
+        """Create a guard that has no measurement window to compare with.
+
+        The next window is the first one; later windows are compared with it.
+        """
         self.reset()
 
     def reset(self) -> None:
@@ -188,9 +196,12 @@ class RunBudget:
     def remaining_windows(self, window_s: float) -> float:
         """Return the expected number of measurement windows until the end of the job.
 
-        If the length of a job is unknown, the job is expected to continue for as long as it has already run,
-        but at least for 20 windows. If windows are long because the job has long steps, this minimum is ten
-        minutes instead.
+        If the expected duration of the job is unknown, the job is expected to continue for as long as it has
+        already run, but for at least 20 windows. Long training steps make windows long. If 20 windows are
+        longer than ten minutes, the minimum is ten minutes instead.
+
+        Args:
+            window_s: length of a window in seconds.
         """
         if self._expected_s is not None:
             return max(self._expected_s - self._elapsed_s, 0.0) / window_s

@@ -1,11 +1,11 @@
-"""Response of a program to operating points, as measured in one finished run of a job.
+"""Response of a program to hardware settings, as measured in one finished run of a job.
 
-The response is read from the job's energy records.
+An operating point is a set of hardware settings. The response is read from the job's energy records.
 
-There are two results, and a run yields one of them or both. The first result is the time and power at several
-points, relative to the run's own untuned reference. The second result is the time and power of the whole run
-at one point. Records come from nodes, which are not trusted. Therefore implausible values are dropped, and
-the owner of the run is never taken from a record.
+There are two results, and a run yields one of them or both. The first result is the time and power at
+several operating points, relative to the same run without tuning. The second result is the time and
+power of the whole run at one operating point. Records come from nodes, which are not trusted.
+Therefore implausible values are dropped, and the owner of the run is never taken from a record.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class LearnedRun:
     def workload(self) -> str | None:
         """Name under which the learned response of the program is stored.
 
-        The name is the fingerprint of the batch script. If the fingerprint is unknown, it is the name of the
-        model. It is None if both are unknown. A variant of the program in a sweep, for example with another
-        batch size, has a separate name.
+        The name is the fingerprint of the batch script. If the fingerprint is unknown, the name is that of
+        the model. If the model is unknown too, there is no name, and the value is None. A variant of the
+        program in a sweep, for example with another batch size, has a separate name.
         """
         name, variant = self.fingerprint or self.model, _VARIANT.search(self.tag or "")
         return name + variant[0] if name is not None and variant is not None else name
@@ -217,8 +217,8 @@ def _measured_points(
 ) -> tuple[ResponsePoint, ...]:
     """Return the operating points (settings) that were measured in this run with plausible results.
 
-    The record also contains points from other sources, for example from earlier runs. These points are left
-    out, so that no measurement counts several times.
+    The tuning data of the job also contain points from other sources, for example from earlier runs.
+    These points are left out, so that no measurement counts several times.
     """
     measured: dict[OperatingPoint, ResponsePoint] = {}
     for data in (tuning or {}).get("points") or ():
@@ -333,7 +333,10 @@ def _knob_value(knob: str, domain: str, text: str) -> tuple[str, Any]:
 
 
 def _gpu_watts(records: Sequence[EnergyRecord]) -> float | None:
-    """Return the highest mean power of a GPU; None if a GPU's power is unknown or there are no GPUs."""
+    """Return the mean power of the GPU that draws most; None if a GPU's power is unknown.
+
+    The result is also None if there are no GPUs.
+    """
     watts = [
         None if part.energy_joules is None else part.energy_joules / record.elapsed_s
         for record in records

@@ -84,10 +84,12 @@ class SpeedMeasurement:
         return max(_POWER_ERROR / math.sqrt(self.windows), _MIN_POWER_ERROR)
 
     def joined(self, other: SpeedMeasurement) -> SpeedMeasurement:
-        """Return the measurement that results from the windows of this and another measurement.
+        """Merge this measurement with another one at the same operating point.
 
-        Both measurements belong to the same operating point. The error of the result grows with the
-        difference between their speeds.
+        The error of the result grows with the difference between the two speeds.
+
+        Args:
+            other: the other measurement.
         """
         units, windows = self.units + other.units, self.windows + other.windows
         difference = abs(math.log(self.units_per_s / other.units_per_s))
@@ -129,11 +131,13 @@ class NoiseScale:
         return max(1.0, math.sqrt(self._squares / self._windows))
 
     def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Compare a new measurement window with earlier ones, to learn how much windows scatter.
+        """Learn from a new measurement window how much windows scatter.
 
-        The method updates the ratio of the observed scatter to the errors that windows state. All windows
-        belong to the same operating point. The stated error of the new window is already multiplied by the
-        present ratio (`factor`).
+        A measurement window is an interval in which the speed of a job was measured. Each window states an
+        error of its speed. The real scatter of windows may be larger. The class keeps the ratio of the real
+        scatter to the stated errors (`factor`), and this method updates the ratio. The stated error of the
+        new window is already multiplied by the present ratio. All windows belong to the same operating point
+        (hardware settings).
 
         Args:
             before: mean of the earlier windows.
@@ -184,11 +188,11 @@ class ReferenceCheck:
 
 
 class ReferenceTrack:
-    """The untuned speed and power of a job, measured in blocks and interpolated in time.
+    """The untuned speed and power of a job over time, to which tuned measurements are compared.
 
-    A block is a measurement over consecutive untuned windows. Blocks that agree are averaged. If blocks
-    differ, the reference drifts. The reference at a given time is then interpolated between the blocks before
-    and after that time.
+    A block is a measurement during consecutive measurement windows without tuning. Blocks that agree are
+    averaged. If blocks differ, the untuned speed or power drifts. The value at a given time is then
+    interpolated between the blocks before and after this time.
     """
 
     def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:
@@ -199,9 +203,10 @@ class ReferenceTrack:
         self.blocks = list(blocks)
 
     def open_block(self) -> SpeedMeasurement:
-        """Return the last measurement of the untuned job, to which further windows are added.
+        """Return the measurement of the untuned job that is still in progress.
 
-        If there is no measurement yet, create an empty one.
+        The caller adds further measurement windows to it. If there is no measurement yet, create an empty
+        one.
         """
         if not self.blocks:
             self.blocks.append(SpeedMeasurement())

@@ -1,7 +1,8 @@
-"""Knowledge about the behaviour of one phase of a job, as the basis of tuning.
+"""Knowledge about one phase (part of the run time) of a job, as the basis of tuning.
 
-The module stores measurements of the untuned reference and of operating points. From these measurements
-follows a weighted ensemble of the possible responses of the phase to settings.
+The module stores measurements of the phase without tuning and at tuned settings. From these
+measurements it computes how the phase may respond to settings: a set of possible responses, each with
+a weight.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ _MAX_REFERENCE_BLOCKS = 8
 
 
 class PhaseKnowledge:
-    """What the tuning has measured in one phase of a job.
+    """Measurements of the tuning in one phase (part of the run time) of a job, and their evaluation.
 
-    The ensemble is a set of possible responses of the job to settings. The measurements determine the
-    weights of the responses.
+    The tuning measures the job at some of the candidate points. A candidate point is a set of hardware
+    settings. The measurements weight an ensemble, which is a set of possible responses of the job to
+    settings.
 
     Attributes:
-        track: measurements of the untuned reference over time.
-        visits: measurement at each visited candidate point, by index. Index 0 is the untuned point.
+        track: measurements of the untuned job over time, which serve as the reference.
+        visits: measurement at each candidate point that was tried, by index. Index 0 is the untuned
+            point.
         probes: number of candidate points that were tried.
-        chosen: index of the point at which the search settled in this phase; None before the first choice.
+        chosen: index of the point at which the search settled in this phase; None before the first
+            choice.
         held_s: time spent in this phase after the measurement of the reference.
     """
 

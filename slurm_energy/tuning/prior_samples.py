@@ -124,9 +124,10 @@ def prepare_gpu_samples() -> None:
 
 @functools.lru_cache(maxsize=2)
 def _gpu_response(samples: int) -> tuple[DeviceResponse, Mapping[str, Any]]:
-    """Return random samples of how GPUs respond to power limits, and the random generator's state.
+    """Return random samples of how GPUs respond to power limits, and a state of the random generator.
 
-    The state is that after these samples were drawn.
+    The state is the state of the generator after these samples have been drawn. A caller can restore it
+    and draw further samples.
     """
     generator = np.random.default_rng(_SEED)
     return DeviceResponse(generator, samples, like_gpus=True), generator.bit_generator.state

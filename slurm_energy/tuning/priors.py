@@ -38,7 +38,12 @@ class Prior(Protocol):
     """
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
-        """Return random samples of the job's response (time and power) at the candidate points."""
+        """Return random samples of the job's response (time and power) at the given operating points.
+
+        Args:
+            candidates: operating points from which tuning may choose.
+            reference: the untuned job, to which the responses are compared.
+        """
         ...
 
     def static_point(
@@ -137,8 +142,9 @@ class PhysicalPrior:
     def _gpu_state(self, candidates: Sequence[OperatingPoint], busy: Single) -> tuple[Single, Single, Column]:
         """Return time and power of a busy GPU at each operating point, relative to the untuned job.
 
-        Several of the J operating points may put the GPU into the same state (power limit and clock). Time
-        and power are computed once per state, for each of K samples of the job's unknown properties.
+        An operating point is a set of hardware settings. Several of the J operating points may put the GPU
+        into the same state (power limit and clock). Time and power are computed once per state, for each of K
+        samples of the job's unknown properties.
 
         Returns:
             Logarithms of time and power of every sample at the G distinct states of the GPU, shape (K, G)
@@ -160,12 +166,13 @@ class PhysicalPrior:
     def _host_state(self, candidates: Sequence[OperatingPoint]) -> tuple[Single, Single, Column]:
         """Return the time and power of the host processors, relative to the untuned job.
 
-        The state of the host is its frequency bound, its boost setting and its package limit. Several
-        candidate points can have the same state.
+        The state of the host consists of its frequency bound, its boost setting and its package limit.
+        Several candidate points can have the same state. Each distinct state is computed only once.
 
         Returns:
-            Time and power of each of the K samples of the prior at each of the H distinct states, shape (K,
-            H) each. Also the index of the state at each candidate, shape (J,).
+            Three arrays. The first two are the time and the power of each of the K samples of the prior at
+            each of the H distinct states, shape (K, H) each. The third is the index of the state at each
+            candidate, shape (J,).
         """
         states, column = _distinct(
             [(item.cpu_max_mhz, item.boost, item.package_limit_watts) for item in candidates]
@@ -241,15 +248,15 @@ class PhysicalPrior:
 class CurvePrior:
     """Prior (expectation before measurements) for tuning a job that has a measured response curve.
 
-    The curve states time and power at operating points, and was measured in earlier runs. The generic prior
-    applies where the curve has no points.
+    The curve states time and power at several operating points (sets of hardware settings), and was
+    measured in earlier runs. The generic prior applies where the curve has no points.
     """
 
     def __init__(self, base: Prior, curve: ResponseCurve, extra_error: float = 0.02) -> None:
-        """Store the curve and the prior that it refines.
+        """Create a prior for a job from a measured response curve and a generic prior.
 
         Args:
-            base: prior that applies between the points of the curve and outside their range.
+            base: generic prior. It applies between the points of the curve and outside their range.
             curve: response curve that earlier runs have measured.
             extra_error: standard deviation between runs of the same program, which is added to the errors of
                 the curve's points.
@@ -257,10 +264,10 @@ class CurvePrior:
         self._base, self._curve, self._extra_error = base, curve, extra_error
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
-        """Return samples of the job's response that take the measured response curve into account.
+        """Return samples of how the job may respond to settings, based on a measured response curve.
 
-        The base prior draws the samples. The measured curve changes the weights of the samples and shifts
-        them towards the curve.
+        The samples first come from a prior without the curve. The measured curve then changes the weights of
+        the samples and shifts them towards the curve.
         """
         points = {item.point: item for item in self._curve.points if item.point != UNTUNED}
         extra = [point for point in points if point not in candidates]
@@ -378,12 +385,15 @@ def _values(values: Sequence[float | None], missing: float) -> Single:
 
 
 def _distinct(states: Sequence[State]) -> tuple[list[State], Column]:
-    """Return the distinct states without duplicates, and the position of each given state among them."""
+    """Return the given states without duplicates, and the position of each given state in this list."""
     number = {state: position for position, state in enumerate(dict.fromkeys(states))}
     return list(number), np.array([number[state] for state in states], dtype=np.intp)
 
 
 def _slower(time: Single, power: Single, other_time: Single, other_power: Single) -> tuple[Single, Single]:
-    """Return the time and power of the slower of two states of a device, element by element."""
+    """Compare two states of a device, and return the time and power of the slower state.
+
+    The comparison is made element by element.
+    """
     slower = other_time > time
     return np.where(slower, other_time, time), np.where(slower, other_power, power)

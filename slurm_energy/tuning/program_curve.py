@@ -82,11 +82,11 @@ def measurements_of(runs: Iterable[LearnedRun]) -> tuple[ProgramMeasurement, ...
 def program_curve(
     runs: Sequence[LearnedRun], hardware: str, workload: str, source: CurveSource = CurveSource.EARLIER_RUNS
 ) -> ResponseCurve | None:
-    """Return the response curve of a program; None if no two points can be compared.
+    """Return the response curve of a program: its time and power relative to the untuned program.
 
-    Whole runs are compared with untuned runs that have the same numbers of nodes, GPUs and CPUs.
-    If there is no untuned run, whole runs are compared with runs at a GPU power limit that is
-    close to the limit in force before the job.
+    The result is None if no two points can be compared. A whole run is compared with untuned runs that
+    have the same numbers of nodes, GPUs and CPUs. If there is no such untuned run, runs at another GPU
+    power limit serve for the comparison. This power limit is close to the one in force before the job.
 
     Args:
         runs: runs of one program on one kind of hardware.
@@ -132,8 +132,9 @@ def site_curves(runs: Mapping[str, Sequence[LearnedRun]], hardware: str) -> list
 
 
 def _with_observed_errors(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
-    """Return measurements with new errors, estimated from the scatter of repeated runs.
+    """Return the measurements of a program with standard errors from the scatter of repeated runs.
 
+    Runs count as repeated if they have the same operating point and comparable values (the same scale).
     Only measurements of whole runs get the new errors.
     """
     groups: dict[tuple[OperatingPoint, str], list[ProgramMeasurement]] = {}
@@ -203,7 +204,12 @@ def _near_untuned(
 ) -> list[ProgramMeasurement]:
     """Return the measurements at the highest measured GPU limit, as a substitute for untuned runs.
 
-    The result is empty if this limit is far below the full limit, or if no other measurement is left.
+    The result is empty if this limit is far below the full limit. It is also empty if there are no
+    measurements at other settings.
+
+    Args:
+        measurements: all measurements of a program.
+        full_limit_watts: power limit of the untuned GPU; None if unknown.
     """
     limits = [
         one.point.gpu_limit_watts
@@ -220,9 +226,9 @@ def _near_untuned(
 def _response_point(
     point: OperatingPoint, measured: Sequence[ProgramMeasurement], source: CurveSource
 ) -> ResponsePoint:
-    """Return one point of a program's response curve from several measurements.
+    """Return the time and power of a program at one combination of settings, as a point of its curve.
 
-    The time and the power of the point are the means of the measurements, weighted by their precision.
+    The time and the power are the means of several measurements, weighted by their precision.
     """
     (mean,) = merge_repetitions([dataclasses.replace(one, scale=None) for one in measured])
     ages = [one.unix_s for one in measured if one.unix_s is not None]

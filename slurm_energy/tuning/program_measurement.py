@@ -70,12 +70,14 @@ def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
 
 
 def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
-    """Return the measurements since the last drift of the job, in their order.
+    """Return the measurements of a job since its last drift, in their order.
 
-    A drift is a change of the program after which earlier measurements no longer count. Each measurement is
-    compared with a prediction from earlier measurements of the same scale at the same point. A drift is
-    found if the measurement deviates by more than `DRIFT_DEVIATIONS` standard deviations and by more than
-    `MIN_DRIFT`. All measurements before the deviating measurement are then dropped.
+    A drift is a change of the program after which earlier measurements no longer count. To find a drift,
+    each measurement is compared with earlier measurements at the same operating point (hardware
+    settings). The compared measurements must also have the same scale, for example the same number of
+    nodes. There is a drift if two conditions hold: the measurement deviates by more than
+    `DRIFT_DEVIATIONS` standard deviations, and by more than `MIN_DRIFT`. All measurements before the
+    deviating measurement are then dropped.
 
     Args:
         measurements: measurements in the order of time.
@@ -109,8 +111,9 @@ def _deviates(values: Sequence[tuple[float, float]]) -> bool:
 def merge_repetitions(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
     """Merge repeated measurements of a program into one mean measurement with its error.
 
-    Measurements are repetitions if they have the same operating point and the same scale. The errors of
-    repetitions count as independent. The error of a mean is at least `MIN_ERROR`.
+    Measurements are repetitions if they have the same operating point and the same value of `scale`.
+    Times of measurements with the same `scale` are comparable. The errors of repetitions count as
+    independent. The error of a mean is at least `MIN_ERROR`.
     """
     groups: dict[tuple[OperatingPoint, str | None], list[ProgramMeasurement]] = {}
     for one in measurements:

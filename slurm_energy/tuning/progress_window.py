@@ -61,7 +61,10 @@ class ProgressWindow:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether time and power are within the range of real measurements; the speed is not checked."""
+        """Whether duration and power of the window are within the range of real measurements.
+
+        The speed is not checked.
+        """
         return (
             math.isfinite(self.start_s)
             and _MIN_DURATION_S <= self.duration_s <= _MAX_DURATION_S

@@ -37,33 +37,32 @@ _CORRELATION_LENGTH: Final = 0.12
 
 @dataclass(frozen=True, slots=True)
 class RecurrenceOptions:
-    """Constants for the choice of the next run's operating point.
+    """Constants for the choice of the operating point of the next run of a program.
 
-    The program runs repeatedly. An operating point is a set of hardware settings. Hypotheses are possible
-    responses of the program to these settings.
+    An operating point is a set of hardware settings. A hypothesis is a possible response of the program
+    to these settings. A violation is a slowdown that exceeds the user's limit by more than `tolerance`.
 
     Attributes:
-        min_discrepancy: minimum standard deviation of a real job's log ratio from the log ratio of the best
-            hypothesis.
-        max_violation: probability of a violation up to which a point may always be tried. A violation is a
-            slowdown that exceeds the limit by more than `tolerance`.
-        violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
+        min_discrepancy: minimum standard deviation of a real job's log ratio from the log ratio of the
+            best hypothesis.
+        max_violation: probability of a violation up to which a point may always be tried.
+        violation_rate: permitted fraction of runs with a violation among all runs of a program. If fewer
             violations than permitted were expected so far, the next run may have a probability above
             `max_violation`. More points can then be explored. On random GPUs, violations are about five
-            times as frequent as expected. The reason is that the run time of some programs rises suddenly
-            between a measured limit and the next lower limit. The goal is 1 % of the runs.
+            times as frequent as expected, because the run time of some programs rises suddenly between a
+            measured limit and the next lower limit. The goal is 1 % of the runs.
         max_risk: probability of a violation that no run may exceed, even if `violation_rate` would permit
             more.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
-        min_later_runs: minimum number of later runs that are assumed to use the result of a run. A program
-            that has run more often is expected to run as often again.
+        min_later_runs: minimum number of later runs that are assumed to use the result of a run. A
+            program that has run more often is expected to run as often again.
         max_excess_cost: maximum relative excess of a point's cost over the minimum expected cost. Only
             points within this limit are tried. The point's cost is its expected cost plus one standard
             deviation, because real jobs may slow down more steeply than hypotheses.
-        max_second_step: maximum relative reduction of the expected power from the first run to the second.
-            Without an untuned run, the first run does not show how steeply the time rises. The time of some
-            jobs increases sharply below a power limit that no hypothesis predicts.
+        max_second_step: maximum relative reduction of the expected power from the first run to the
+            second. Without an untuned run, the first run does not show how steeply the time rises. The
+            time of some jobs increases sharply below a power limit that no hypothesis predicts.
         equal_cost: trials whose net costs differ by at most this fraction count as equally good. Thompson
             sampling chooses among them.
         min_gain: minimum expected relative saving at a point other than the untuned point.
@@ -195,9 +194,11 @@ class RecurrencePosterior:
 
     @property
     def power_sd(self) -> Floats:
-        """Standard deviation of the logarithm of the power ratio under each hypothesis.
+        """Standard deviation of the logarithm of the power ratio at each operating point, shape (J,).
 
-        The result takes all measurements into account. Its shape is (J,).
+        The power ratio is the power divided by that of the untuned job. The standard deviation is
+        conditional: it holds if one hypothesis about the job's response is true. It is the same for all
+        hypotheses.
         """
         return np.sqrt(self._power.variances)
 
@@ -212,7 +213,10 @@ class RecurrencePosterior:
         return np.asarray(self.weights @ np.exp(logs))
 
     def cost_sd(self, objective: Objective) -> Floats:
-        """Return the standard deviation of the cost of each point, shape (J,)."""
+        """Return the standard deviation of the job's cost at each operating point, shape (J,).
+
+        The cost is the objective divided by its value for the untuned job.
+        """
         exponent = TIME_EXPONENTS[objective.name]
         costs = np.exp(exponent * self.log_time + self.log_power)
         mean = self.weights @ costs
@@ -245,9 +249,9 @@ class RecurrencePosterior:
     def within_reach(self) -> NDArray[np.bool_]:
         """Return the mask of the operating points that the next run may use, shape (J,).
 
-        Often only one tuned run has been made so far. The predicted power of the next point must then be at
-        most `max_second_step` below the predicted power at the point of this run. In all other cases all
-        points are permitted.
+        The power must not fall too far from the first tuned run to the second. If exactly one tuned run has
+        been made so far, the predicted power of the next point must be at most `max_second_step` below the
+        predicted power at the point of that run. In all other cases all points are permitted.
         """
         first = int(np.argmax(self.counts))
         if self.counts.sum() != 1 or first == self._untuned or self._used[-1].scale is None:
@@ -256,14 +260,14 @@ class RecurrencePosterior:
         return np.asarray(log_power >= log_power[first] + math.log1p(-self._options.max_second_step))
 
     def _risk_budget(self, violations: Floats) -> float:
-        """Return the highest probability of exceeding the slowdown limit that the next run may have.
+        """Return how probable it may be that the next run of the job exceeds the slowdown limit.
 
-        A run that exceeds the slowdown limit is a violation. The highest probability is the number of
-        violations permitted up to and including the next run, minus the number expected in the runs so far.
-        It is never above `RecurrenceOptions.max_risk`.
+        A run that exceeds the slowdown limit is a violation. A certain fraction of the runs may be
+        violations. The result is the number of violations permitted up to and including the next run, minus
+        the number of violations expected in the runs so far. It is never above `RecurrenceOptions.max_risk`.
 
         Args:
-            violations: probability of a violation at each point, shape (J,).
+            violations: probability of a violation at each operating point, shape (J,).
         """
         options, runs = self._options, int(self.counts.sum())
         left = options.violation_rate * (runs + 1) - float(self.counts @ violations)
@@ -274,17 +278,18 @@ class RecurrencePosterior:
     ) -> Floats:
         """Return the net cost of running a program next at each operating point, shape (J,).
 
-        An operating point is a set of hardware settings. The result of the run can save energy or time in
-        later runs. The net cost is the cost of the run minus this expected saving.
+        An operating point is a set of hardware settings. A run at a new operating point shows how the program
+        responds to it. This knowledge can save energy or time in later runs. The net cost is the expected
+        cost of the next run minus the expected saving in later runs.
 
         Args:
             objective: objective with its slowdown limit.
             expected: expected cost of each point, shape (J,); infinite for a point that is not allowed.
-            best: index of the point that later runs use if no other point is tried next.
+            best: index of the point at which all later runs are assumed to run without a further trial.
             random: generator of possible results.
 
         Returns:
-            The net costs; infinite for points that are not tried.
+            The net costs; infinite for points that are too expensive to try.
         """
         options = self._options
         tried = expected + self.cost_sd(objective) <= expected[best] * (1.0 + options.max_excess_cost)
@@ -307,8 +312,8 @@ class RecurrencePosterior:
     ) -> Floats:
         """Return the costs of operating points, with infinite cost for points that are not allowed.
 
-        A point is not allowed if it would probably break the slowdown limit. The probabilities are those
-        after the possible results of a trial, see `AfterTrial`.
+        An operating point is not allowed if it would probably break the slowdown limit. The probability is
+        computed for each possible result of a trial, see `AfterTrial`.
         """
         limit, options = objective.slowdown_limit, self._options
         if limit is None:
@@ -360,10 +365,10 @@ def choose_point(
     """Choose the operating point of the next run.
 
     Without exploration, the allowed point with the minimum expected cost is chosen. With exploration, the
-    point with the minimum net cost is chosen. The net cost is the cost of the next run, minus the saving that
-    its result is expected to bring to later runs. If several points have nearly the same net cost, a response
-    is drawn from the posterior (Thompson sampling), and the point with the minimum cost under this response
-    is chosen.
+    point with the minimum net cost is chosen. The net cost is the cost of the next run minus the saving
+    that is expected in later runs, because these runs can use the result of the next run. If several
+    points have nearly the same net cost, a response is drawn from the posterior (Thompson sampling). The
+    point with the minimum cost under this response is then chosen.
 
     Args:
         posterior: distribution of the job's response.
@@ -438,7 +443,7 @@ class RecurringJob:
 
     @property
     def posterior(self) -> RecurrencePosterior:
-        """Distribution of the job's response after its measurements."""
+        """Probability distribution of the job's response to settings, given its measurements so far."""
         return RecurrencePosterior(self._prior, self._measurements, self._options)
 
     def record(self, *measurements: ProgramMeasurement) -> None:

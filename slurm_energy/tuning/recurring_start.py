@@ -52,19 +52,19 @@ def recurring_start(
 ) -> RecurringStart | None:
     """Return the operating point with which the next run of a recurring job should start.
 
-    The result is None if the earlier runs do not suffice for a recommendation. The function may also
-    recommend a point that is not measured yet, to explore it. It does not explore if each run of the program
-    measures several points itself. Without numpy or a known power of the untuned job, the best measured
-    point is the start.
+    The result is None if the earlier runs do not suffice for a recommendation. The function may recommend
+    a point that was never measured, in order to explore it. There is no such exploration if each run of
+    the program measures several points itself. If numpy is missing or the power of the untuned job is
+    unknown, the result is the best measured point.
 
     Args:
         runs: earlier runs of the program on the same kind of hardware.
         objective: objective with its slowdown limit.
         seed: seed of the random choice. The same seed gives the same start.
-        watts: power of the untuned job in watts. None means that the latest earlier run that measured this
-            power supplies the value.
-        gpu_watts: power of one GPU of the untuned job in watts. None means that the latest earlier run that
-            measured it supplies the value.
+        watts: power of the untuned job in watts. None means that the latest earlier run that measured
+            this power supplies the value.
+        gpu_watts: power of one GPU of the untuned job in watts. None means that the latest earlier run
+            that measured it supplies the value.
     """
     measurements = merge_repetitions(measurements_of(runs))[-_MAX_MEASUREMENTS:]
     if not measurements:
@@ -100,10 +100,10 @@ def _latest(values: Iterable[float | None]) -> float | None:
 def _candidates(
     measurements: Sequence[ProgramMeasurement], run: LearnedRun, gpu_watts: float | None
 ) -> tuple[OperatingPoint, ...]:
-    """Return the operating points among which the start of a recurring job is chosen.
+    """Return the operating points from which the first point of a recurring job's run is chosen.
 
-    These are the untuned point, the points measured in earlier runs, and GPU power limits below the power
-    that the job itself draws.
+    The points are the untuned point, the points measured in earlier runs, and GPU power limits. A limit
+    is included only if it is below the power that the job itself draws.
     """
     points = dict.fromkeys([UNTUNED, *(one.point for one in measurements)])
     if run.gpu_limits is not None and run.gpu_limits.min_watts < run.gpu_limits.default_watts:
@@ -115,9 +115,11 @@ def _candidates(
 
 
 def _prior(points: Sequence[OperatingPoint], run: LearnedRun) -> Prior | None:
-    """Return the prior for a run's hardware, i.e. the response assumed before any measurement.
+    """Return the expected response of a run's hardware before any measurement (prior).
 
-    The result is None if no candidate point sets a hardware setting that the prior describes.
+    The candidate points are the combinations of hardware settings that may be chosen. The prior describes
+    power limits and clocks of GPUs, and frequencies of CPUs. The result is None if no candidate point
+    sets one of these.
     """
     from slurm_energy.tuning.priors import cpu_prior, gpu_prior, joint_prior
 
@@ -151,7 +153,8 @@ def _best_measured(runs: Sequence[LearnedRun], objective: Objective) -> Recurrin
 def _pessimistic_time(point: ResponsePoint) -> float:
     """Return the relative run time at an operating point, plus a margin for its error.
 
-    The run time is relative to the untuned job. The untuned job itself gets no margin.
+    An operating point is a set of hardware settings. The run time is relative to the untuned job. The
+    untuned job itself gets no margin.
     """
     error = 0.0 if point.point == UNTUNED else _MARGIN_DEVIATIONS * (point.time_error or 0.0)
     return point.time_ratio * (1.0 + error)

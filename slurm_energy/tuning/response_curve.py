@@ -21,7 +21,10 @@ _MAX_NAME = 256
 
 
 class CurveSource(StrEnum):
-    """Source of a point of a response curve, from the most trusted source to the least trusted one."""
+    """Origin of a point of a response curve, from the most trusted to the least trusted origin.
+
+    A response curve states the relative time and power of a program at different settings.
+    """
 
     EARLIER_RUNS = "earlier runs"
     THIS_RUN = "this run"
@@ -65,7 +68,10 @@ class ResponsePoint:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the point of a response curve as a dict for JSON."""
+        """Return a point of a response curve as a dict for JSON.
+
+        The point states time and power of a program at one set of hardware settings.
+        """
         return {**dataclasses.asdict(self), "point": self.point.to_json(), "source": self.source.value}
 
     @classmethod
@@ -103,7 +109,8 @@ class ResponseCurve:
     Attributes:
         hardware: kind of hardware, see `hardware_kind`.
         workload: fingerprint of the batch script, `--energy-model`, or the class of a reference kernel.
-        points: at most one measured point per operating point.
+        points: measured time and power at several operating points (sets of hardware settings), at most
+            one entry per operating point.
     """
 
     hardware: str
@@ -117,7 +124,7 @@ class ResponseCurve:
 
     @classmethod
     def from_json(cls, data: Any) -> ResponseCurve:
-        """Build a curve from a dict that `to_json` returned.
+        """Build a response curve from a dict that `to_json` returned.
 
         Raises:
             UsageError: a key is missing, or a value has the wrong type or is out of range.

@@ -92,12 +92,15 @@ class TuningSearch:
 
     @property
     def requested(self) -> OperatingPoint:
-        """Operating point that the search wants to be in force now."""
+        """Operating point (hardware settings) that the search wants to be in force now."""
         return self._static[0] if self._phase is SearchPhase.STATIC else self._points[self._current]
 
     @property
     def phase(self) -> SearchPhase:
-        """Current phase of the search."""
+        """Present stage of the search for the best settings of a job.
+
+        An example is the stage in which the untuned job is measured.
+        """
         return self._phase
 
     def observe(self, window: ProgressWindow) -> None:
@@ -225,10 +228,11 @@ class TuningSearch:
             self._begin_phase(block, window)
 
     def _finish_check(self, check: ReferenceCheck, window: ProgressWindow) -> None:
-        """Complete a check of the reference, which repeats the measurement of the untuned job.
+        """Complete a check whether the untuned job still behaves as before.
 
-        If the new measurement agrees with the reference of the current phase of the job, this phase
-        continues. Otherwise another phase begins.
+        The check repeats the measurement of the untuned job (the reference). If the new measurement agrees
+        with the reference of the current phase of the job, this phase continues. Otherwise the job has
+        changed, and another phase begins.
         """
         if not self._knowledge.resembles(check.block):
             self._check = None
@@ -249,11 +253,11 @@ class TuningSearch:
             self._move_on()
 
     def _merge_phases(self, block: SpeedMeasurement) -> None:
-        """Merge several short phases of a job into one phase.
+        """Merge the last short phases of a job into one phase.
 
-        A short phase lasts only a few measurement windows. Checkpoints of the job cause short phases. The
-        short phases differ in their measurements. The merged phase treats these differences as noise: it
-        assumes a larger scatter of the measurements.
+        A phase is a time in which the job behaves equally. A short phase lasts only a few measurement
+        windows, for example because of checkpoints. The measurements of the short phases differ. The merged
+        phase treats these differences as noise: it assumes a larger scatter of the measurements.
         """
         last = self._knowledge.track.blocks[-1]
         self._noise.widen(last, block)
@@ -262,10 +266,11 @@ class TuningSearch:
         self._contradicted.clear()
 
     def _accept(self, window: ProgressWindow) -> None:
-        """Process a measurement window that contradicts the earlier measurements at its operating point.
+        """Use a measurement that contradicts the earlier measurements at the same operating point.
 
-        The untuned job has not changed, so the window is not discarded but added to the measurements. After
-        a second contradiction in succession, the earlier measurement at this point is replaced.
+        The untuned job has not changed, so the measurement is not discarded but added to the earlier ones.
+        After a second contradiction in succession, the new measurement replaces the earlier ones at this
+        point.
         """
         knowledge, index = self._knowledge, self._index[window.point]
         if index == 0:
@@ -420,8 +425,8 @@ class TuningSearch:
     def _note_units(self, window: ProgressWindow) -> None:
         """Start the search again if the progress is measured in another way than before.
 
-        This happens if the source of the progress changes. It also happens if the measurement windows
-        contain only whole cycles of the job's pauses now, but did not before, or the other way round.
+        There are two cases. In the first case, the source of the progress has changed. In the second case,
+        the measurement windows have begun or ceased to contain only whole cycles of the job's pauses.
         """
         if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
             self._restart()
@@ -434,7 +439,7 @@ class TuningSearch:
         self._source, self._spans_cycles = window.source, window.spans_cycles
 
     def _is_accurate(self, block: SpeedMeasurement) -> bool:
-        """Return whether a measurement of the untuned reference may end.
+        """Return whether the measurement of the untuned job, the reference of the search, may end.
 
         It may end if its relative error is small enough, or if it has used the maximum number of windows.
         """

@@ -1,4 +1,7 @@
-"""Value of the job record's key `tuning`: the measured responses and the chosen operating point."""
+"""Value of the key `tuning` in the energy record of a job.
+
+The value contains the measured responses to settings, and the chosen operating point.
+"""
 
 from __future__ import annotations
 
@@ -70,9 +73,9 @@ def _main_phase(phases: Sequence[PhaseKnowledge]) -> PhaseKnowledge:
 
 
 def _saving(phase: PhaseKnowledge, index: int) -> float | None:
-    """Return the relative saving of energy at an operating point of a phase of the job.
+    """Return the relative saving of energy at certain hardware settings in a phase of the job.
 
-    Return None if the point has not been measured.
+    Return None if the job was not measured at these settings.
     """
     if index == 0:
         return None if phase.ensemble is None else 0.0

@@ -48,10 +48,11 @@ def trial_savings(
 ) -> Floats:
     """Return the expected saving in each later run if an operating point is tried now, shape (J,).
 
-    The saving is the reduction of the expected cost of a later run. Each of the J points has its own value.
+    There are J candidate points, and each has its own value. The saving is the reduction of the expected
+    cost of a later run. A hypothesis is one possible response of the program to the points.
 
     Args:
-        weights: probability of each hypothesis, shape (K,).
+        weights: probability of each of K hypotheses, shape (K,).
         time: distribution of the logarithm of the time.
         power: distribution of the logarithm of the power.
         time_exponent: exponent of the time in the objective. The exponent of the power is 1.

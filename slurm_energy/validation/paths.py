@@ -213,11 +213,10 @@ def _check_file(context: CheckContext, key: str, path: Path, *, secret: bool) ->
 def _daemon_uids(context: CheckContext) -> frozenset[int]:
     """Return the uids under which senergyctld may run: those of SlurmUser and of the user `slurm`.
 
-    Files of these users are trusted. The result is empty if a daemon starts as a user other than root,
-    because the uid of this process is trusted anyway. If the process runs as root, the uids are always
-    returned. The reason is that root may run the check for the service (`senergyctld
-    --check`). If the daemon really runs as root, it rejects a directory of these users later, when
-    it writes to the directory.
+    Files of these users are trusted, in addition to files of the user of this process. The result is
+    empty if a daemon starts as a user other than root. In all other cases the uids are returned, because
+    root may run the check for the service (`senergyctld --check`). If the daemon really runs as root, it
+    rejects a directory of these users later, when it writes to the directory.
     """
     if context.role is not None and os.geteuid() != 0:
         return frozenset()

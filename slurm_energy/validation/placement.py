@@ -1,4 +1,8 @@
-"""Checks of the sections `placement` and `clusters`: addresses, and keys without effect."""
+"""Checks of the configuration sections `placement` and `clusters`.
+
+The sections describe other clusters and the choice among clusters. The checks find wrong or missing
+addresses, missing values that the chosen policy needs, and keys that have no effect.
+"""
 
 from __future__ import annotations
 

@@ -110,9 +110,10 @@ def check_edp(context: CheckContext) -> Iterator[Finding]:
 
 
 def _has_faults(context: CheckContext, section: str) -> bool:
-    """Return whether the parser has reported an invalid key in the section.
+    """Return whether the parser has already reported an invalid key in the section.
 
-    If a value of the section is missing, the invalid key may be the key that sets this value.
+    If so, the section needs no warning that a value is missing, because the invalid key may be the one
+    that sets this value.
     """
     return any(finding.key.startswith(f"{section}.") for finding in context.source.findings)
 

@@ -1,7 +1,7 @@
 """Search for the compiled and installed parts of slurm-energy that a lab runs.
 
-The parts are C libraries, hooks and daemons. The module also determines whether the packages that a lab
-needs are installed.
+A lab is a Slurm cluster of emulated nodes. The parts are C libraries, hooks and daemons. The module
+also determines whether the packages that a lab needs are installed.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def _daemon(package: str, script: str) -> tuple[str, ...] | None:
 
 
 def missing_packages(search: str | None = None) -> list[str]:
-    """Return the Debian packages that a lab needs and that are not installed.
+    """Return the missing Debian packages that a lab (cluster of emulated nodes) needs.
 
     Args:
-        search: directories in which the packages' programs are searched, separated by colons; None for $PATH
-            and the system's directories.
+        search: directories in which the packages' programs are searched, separated by colons; None for
+            $PATH and the system's directories.
     """
     search = search or f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
     missing = {package for program, package in _PROGRAMS.items() if not shutil.which(program, path=search)}

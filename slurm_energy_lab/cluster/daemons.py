@@ -107,10 +107,10 @@ def _task_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _compiling(plan: DaemonPlan) -> dict[str, str]:
-    """Return the environment variables with which the lab runs a compiler.
+    """Return the environment variables for compilers that run on an emulated cluster (lab).
 
-    They place the compiler's temporary files in the lab's directory. A compiler that is killed leaves
-    temporary files behind. `senergy lab down` removes these files together with the directory.
+    The variables place the compiler's temporary files in the lab's directory. A compiler that is killed
+    leaves temporary files behind. `senergy lab down` removes these files together with the directory.
     """
     return {"TMPDIR": str(plan.layout.lib)}
 
@@ -308,7 +308,10 @@ def _slurmd(plan: DaemonPlan, name: str) -> StartupStep:
 
 
 def lab_mounts(layout: LabLayout) -> dict[str, object]:
-    """Return the mounts for the namespace of the lab's daemons, in the form that a supervisor reads."""
+    """Return the mounts for the namespace in which the daemons of an emulated cluster (lab) run.
+
+    The result has the form that a supervisor reads.
+    """
     return {
         "tree": None,
         "stage": str(layout.stage),

@@ -129,7 +129,7 @@ class Lab:
         self.startup([replace(self._step(daemon, node), needs=())]).run()
 
     def startup(self, chosen: list[StartupStep], report: StepReport = ignore) -> Startup:
-        """Return an object that runs startup steps in this lab."""
+        """Return an object that runs startup steps in this lab (cluster of emulated nodes)."""
         environment = daemon_environment(self.layout)
         return Startup(chosen, self._supervisor, environment, report)
 
@@ -190,9 +190,10 @@ class Lab:
 
 
 def artifacts_for(spec: LabSpec) -> Artifacts:
-    """Return the built parts of slurm-energy, such as plugins, that a lab with `spec` needs.
+    """Return the built parts of slurm-energy, such as plugins, that a lab needs.
 
-    A lab of plain Slurm needs none.
+    A lab is a Slurm cluster of emulated nodes on one machine. `spec` is the specification of the lab. A
+    lab of plain Slurm, without slurm-energy, needs no parts.
     """
     return find_artifacts() if spec.product else Artifacts()
 

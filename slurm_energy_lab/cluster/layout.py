@@ -39,7 +39,7 @@ class LabLayout:
 
     @property
     def state(self) -> Path:
-        """Directory with the state of the lab's own daemons."""
+        """Directory with the state of the daemons that the lab (cluster of emulated nodes) runs itself."""
         return self.root / "state"
 
     @property
@@ -71,7 +71,7 @@ class LabLayout:
 
     @property
     def energy_toml(self) -> Path:
-        """Path of the lab's configuration file of slurm-energy."""
+        """Path of the configuration file of slurm-energy in a lab (cluster of emulated nodes)."""
         return self.root / "etc" / "energy.toml"
 
     @property
@@ -86,12 +86,12 @@ class LabLayout:
 
     @property
     def munge_socket(self) -> Path:
-        """Socket of the lab's own munged."""
+        """Socket of the munged that runs only for this lab (cluster of emulated nodes)."""
         return self.root / "run" / "munge" / "munge.socket.2"
 
     @property
     def database_socket(self) -> Path:
-        """Socket of the lab's own MariaDB."""
+        """Socket of the MariaDB server that belongs to the lab (cluster of emulated nodes)."""
         return self.root / "run" / "mysql" / "mysql.sock"
 
     @property
@@ -121,7 +121,7 @@ class LabLayout:
 
     @property
     def cgroup(self) -> str:
-        """Name of the Linux cgroup that contains all cgroups of this lab."""
+        """Name of the Linux cgroup above all cgroups of this lab (cluster of emulated nodes)."""
         return f"senergy-lab-{zlib.crc32(str(self.root).encode()):08x}"
 
     def supervisor_socket(self, node: str | None) -> Path:
@@ -149,7 +149,7 @@ class LabLayout:
         return self.root / "run" / "stage"
 
     def view(self, node: str | None) -> Path:
-        """Return the file that lists the mounts of a node.
+        """Return the file that lists the mounts of a node of the lab (cluster of emulated nodes).
 
         If `node` is None, return the file that lists the mounts of the lab's daemons.
         """

@@ -90,7 +90,7 @@ def running_lab(layout: LabLayout) -> Lab | None:
 
 
 def down(layout: LabLayout) -> bool:
-    """Remove a lab, whether its start was completed or not.
+    """Remove a lab (cluster of emulated nodes), whether its start was completed or not.
 
     Return whether there was a lab.
 

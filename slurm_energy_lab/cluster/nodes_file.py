@@ -29,7 +29,8 @@ class NodeSpec:
         name: host name and Slurm's node name.
         profile: name or path of the hardware profile.
         overrides: values by dotted key that replace values of the profile.
-        speed: factor on the share of real CPU time that the programs of the node get.
+        speed: relative speed of the node. The share of real CPU time that its programs get is multiplied
+            by this factor.
     """
 
     name: str

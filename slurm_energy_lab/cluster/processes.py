@@ -1,4 +1,7 @@
-"""The lab's processes as seen from the host: search in /proc, requests to supervisors, and signals."""
+"""Access from the host to the processes of a lab (cluster of emulated nodes).
+
+The module searches the processes in /proc, sends requests to their supervisors, and sends signals.
+"""
 
 from __future__ import annotations
 

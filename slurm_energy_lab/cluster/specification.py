@@ -64,7 +64,7 @@ class LabSpec:
 
 @dataclass(frozen=True)
 class LabRecord:
-    """Content of lab.json: specification and state of a lab.
+    """Content of lab.json: specification and state of a lab (cluster of emulated nodes).
 
     Attributes:
         spec: specification of the lab that the user requested.

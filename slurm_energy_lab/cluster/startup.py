@@ -75,11 +75,14 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
 
 
 class Startup:
-    """Execution of startup steps. The object tracks which steps are waiting, running or ready.
+    """Execution of the steps that start a lab (cluster of emulated nodes).
+
+    The object tracks which steps are waiting, running or ready.
 
     Args:
-        supervisor: function that returns the supervisor of the node with a given name. For the argument None,
-            the function returns the supervisor of the lab's daemons.
+        steps: the steps to execute.
+        supervisor: function that returns the supervisor of the node with a given name. For the argument
+            None, the function returns the supervisor of the lab's daemons.
         environment: environment variables of every process. The variables of a step are added to these.
         report: function called with each step that becomes ready and the duration of the step in seconds.
     """

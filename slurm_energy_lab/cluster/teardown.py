@@ -19,7 +19,7 @@ _PAUSE_S = 0.05
 
 
 def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
-    """Remove a lab completely.
+    """Remove a lab (cluster of emulated nodes) completely.
 
     A missing lab is no error.
 

@@ -254,13 +254,14 @@ def _tail(random: Random) -> JobShape:
 
 @dataclass(frozen=True, slots=True)
 class ShapedBuilder:
-    """Builder of synthetic training jobs for which only some signals are observed.
+    """Builder of synthetic training jobs, for tests of the diagnosis with incomplete data.
 
-    The jobs test whether the diagnosis works with incomplete data.
+    Calling the builder draws a job at random and returns the observation of this job.
 
     Attributes:
         make: function that draws the parameters of a job.
-        layers: values for those attributes of `JobShape` that select the observed signals.
+        layers: fixed values of some of these parameters. They state, for example, which signals are
+            observed.
     """
 
     make: Callable[[Random], JobShape]

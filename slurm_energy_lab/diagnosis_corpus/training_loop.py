@@ -161,7 +161,9 @@ class RankLoad:
 def rank_load(loop: Loop, step: RankStep) -> RankLoad:
     """Return the load of GPU, CPU, storage and network that one rank of a training loop causes.
 
-    The durations of the stages of a training step are given.
+    Args:
+        loop: parameters of the training loop.
+        step: durations of the stages of a training step.
     """
     total = step.step
     units = unit_activity(loop)

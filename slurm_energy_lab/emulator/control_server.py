@@ -81,7 +81,7 @@ class _Timer:
         self._due_s = time.monotonic() + interval_s
 
     def run(self) -> float | None:
-        """Run the action if the action is due.
+        """Run the action of this timer if the action is due.
 
         Returns:
             Seconds until the action is due again; None while the timer's condition is False.
@@ -179,9 +179,9 @@ class ControlServer:
         return min(waits)
 
     def _report_kernels(self, waiting: list[_Connection]) -> None:
-        """Send the results of finished compute kernels.
+        """Send the results of finished compute kernels to the clients that wait for them.
 
-        Send progress reports to clients that request them.
+        If a kernel still runs, send a progress report to its client if the client requested reports.
         """
         for connection in waiting:
             if connection.run_id is None:

@@ -60,7 +60,10 @@ class CpuCgroupsV1:
             _make(path)
 
     def create(self, name: str) -> list[Path]:
-        """Create a group under each controller and return its `cgroup.procs` files."""
+        """Create a control group under each CPU controller of cgroup version 1.
+
+        Return the file `cgroup.procs` of each new group.
+        """
         for base in self._bases:
             (base / name).mkdir(exist_ok=True)
         return [base / name / "cgroup.procs" for base in self._bases]
@@ -94,7 +97,7 @@ class CpuCgroupsV1:
 
 
 class CpuCgroupsV2:
-    """Control groups (cgroup version 2) that limit the CPU time of programs in the lab.
+    """Control groups (cgroup version 2) that limit the CPU time of programs on an emulated node.
 
     The constructor removes groups that an earlier emulator left behind.
     """

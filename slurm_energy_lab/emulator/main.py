@@ -1,7 +1,8 @@
-"""Process of one emulated node: mount the file tree, open the control socket, print `ready`, serve.
+"""Main program of the process that emulates one node.
 
-The module contains only wiring and life cycle. `python -m slurm_energy_lab.emulator.main` starts the process.
-The process ends on SIGTERM and leaves no mount, socket or control group behind.
+The process mounts the file tree, opens the control socket, prints `ready` and serves requests. The
+module contains only wiring and life cycle. `python -m slurm_energy_lab.emulator.main` starts the
+process. The process ends on SIGTERM and leaves no mount, socket or control group behind.
 """
 
 from __future__ import annotations

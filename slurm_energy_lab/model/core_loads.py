@@ -244,9 +244,12 @@ class Cores:
         ]
 
     def _real_shares(self, keys: tuple[str, ...]) -> tuple[float, tuple[tuple[Job, float], ...]]:
-        """Return the busy share of a core under real loads, and the part of each job in this share.
+        """Return the busy share of a core under real loads, and the share of each job in it.
 
-        A real load is the load of programs outside the model. `keys` names the real loads on the core.
+        A real load is the load of real processes, whose work the model of the node does not compute. The
+        loads of a core together may exceed 1. The shares of the jobs are then scaled so that their sum is 1.
+
+        `keys` names the real loads on the core.
         """
         wishes = [(load.job, load.share) for load in (self._real_loads[key] for key in keys)]
         total = sum(share for _, share in wishes)

@@ -87,14 +87,17 @@ class CpuDemand:
 
 @dataclass(frozen=True, slots=True)
 class CpuOperatingPoint:
-    """Operating point of a package.
+    """Operating point of an emulated processor package: its power, and the progress of its work.
+
+    A kernel part is the part of an emulated compute kernel that runs on the package. It consists of equal
+    phases.
 
     Attributes:
         watts: power of the package.
         core_watts: part of `watts` that the cores draw.
         bytes_per_s: memory traffic.
-        rates: phases per second of each kernel part.
-        demands: resources and phase time of each kernel part.
+        rates: completed phases per second, by kernel part.
+        demands: resources that a phase needs, and the time that a phase takes, by kernel part.
     """
 
     watts: float
@@ -204,8 +207,8 @@ class CpuPhysics:
     def _share_memory(self, demands: dict[KernelPart, CpuDemand]) -> float:
         """Compute how fast kernel parts run if they share the memory bandwidth of the package.
 
-        The phase time and the activity of each part are stored in `demands`. Return the memory traffic of
-        all parts in bytes per second.
+        The results are stored in `demands`: the time that each part needs for its current phase, and its
+        activity. Return the memory traffic of all parts in bytes per second.
         """
         limit = self.cpu.package_bytes_per_s
         for part, demand in demands.items():

@@ -1,6 +1,8 @@
-"""Pure functions that return the target frequency of a core under its cpufreq settings, for each driver.
+"""Functions that compute the frequency which a core requests under its cpufreq settings.
 
-The module does not use power. `cpu_physics` and `package` apply turbo bins and power limits.
+There is one function for each cpufreq driver. The functions are pure. They do not take the power of
+the core into account. The modules `cpu_physics` and `package` apply turbo bins and power limits to
+the result.
 """
 
 from __future__ import annotations

@@ -27,9 +27,10 @@ class JobIntegrals:
         self._closed: dict[Job, float] = {}
 
     def set_rates(self, now_s: float, rates: Mapping[Job, float]) -> None:
-        """Set the rates of all jobs from time `now_s` on.
+        """Set the rate at which the integrated quantity of each job grows, from time `now_s` on.
 
-        Jobs that are not in `rates` have rate 0.
+        The rate is, for example, the power of a job, whose integral is energy. Jobs that are not in `rates`
+        have rate 0.
         """
         if rates == self._rates:
             return
@@ -62,9 +63,13 @@ class JobIntegrals:
             self._closed.pop(job, None)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Add the integral of an ended job to the integral of the work outside all jobs (key None).
+        """Forget an ended job. Its integral is added to the integral of the work outside all jobs.
 
-        A job whose current rate is not 0 is left unchanged.
+        The key of the work outside all jobs is None. Nothing is done if the job's rate is not 0.
+
+        Args:
+            job: the ended job.
+            now_s: time of the call.
         """
         if job not in self._running and job in self._closed:
             self._closed[None] = self._closed.get(None, 0.0) + self._closed.pop(job)

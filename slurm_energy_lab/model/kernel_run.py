@@ -102,9 +102,13 @@ class KernelPart:
             self._since_s = now_s
 
     def set_rate(self, device_index: int, rate_per_s: float) -> None:
-        """Set the rate, in phases per second, at which a package or GPU executes this kernel part.
+        """Set the rate at which a package or GPU executes this part of a compute kernel.
 
         Call `update_progress` first.
+
+        Args:
+            device_index: index of the package or GPU.
+            rate_per_s: number of phases of the kernel that the package or GPU executes per second.
         """
         if self._rates.get(device_index) != rate_per_s:
             self._rates[device_index] = rate_per_s
@@ -112,7 +116,7 @@ class KernelPart:
         self.end_s = self._since_s + self._remaining / total if total > 0 else math.inf
 
     def next_phase(self) -> bool:
-        """Start the next phase. Return False if there is no next phase."""
+        """Start the next phase (section) of the compute kernel. Return False if the kernel has ended."""
         if self.task.units:
             self._units += self.task.units
             self._unit_s = self._since_s
@@ -145,32 +149,40 @@ class KernelPart:
 
     @property
     def total_units(self) -> float:
-        """Progress units that the kernel part will complete in the current cycle and all later cycles."""
+        """Units of progress that this part of a compute kernel has still to complete.
+
+        A kernel may repeat its phases in a number of cycles. The value is the units of one cycle multiplied
+        by the number of cycles left, including the current one.
+        """
         return math.fsum(task.units for task in self._tasks) * self._cycles_left
 
     @property
     def total_flops(self) -> float:
         """Number of operations that are left for this part of a compute kernel.
 
-        The current cycle of phases counts as a whole, together with all later cycles.
+        A kernel may repeat its phases several times (cycles). The operations of the current cycle count in
+        full, together with those of all later cycles.
         """
         return math.fsum(task.flops for task in self._tasks) * self._cycles_left
 
     @property
     def total_bytes(self) -> float:
-        """Bytes that the kernel part moves in the current cycle and all later cycles."""
+        """Bytes that this part of a compute kernel still moves, in the current and all later cycles."""
         return math.fsum(task.bytes for task in self._tasks) * self._cycles_left
 
 
 @dataclass(slots=True)
 class KernelRun:
-    """A compute kernel that runs on the node model, with its parts.
+    """A compute kernel that runs on the node model.
+
+    The kernel is split into parts. Each part runs on some cores or on one GPU.
 
     Attributes:
         run_id, kernel, device, size, start_s, flops, bytes: as in `KernelResult`.
-        start_joules: the node's energy readings at the start, by component.
-        total_units: progress units of each kernel part.
-        units: core numbers or GPU number of each kernel part that still runs.
+        start_joules: the node's energy readings at the start of the kernel, by component.
+        total_units: units of work that each part of the kernel must complete.
+        units: the parts that still run. The value for each part is the core numbers or the GPU number on
+            which the part runs.
     """
 
     run_id: int

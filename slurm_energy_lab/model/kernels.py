@@ -95,7 +95,7 @@ class KernelSpec:
     looped: bool = False
 
     def scale(self, size: float) -> float:
-        """Return the factor by which a problem size multiplies the work of a kernel's phases.
+        """Return the factor by which the work of a compute kernel grows with the problem size.
 
         Raises:
             UsageError: the size is not a positive number, or so large that the work overflows.

@@ -48,11 +48,11 @@ class _Cell:
 
 
 class Occupancy:
-    """Busy time of the logical CPUs of a node.
+    """Busy time of the logical CPUs of an emulated node, by CPU and by job.
 
     The work of a compute kernel keeps each of its CPUs busy. Several kernels on one CPU share the CPU
-    equally. Programs outside the model share the remaining time. On a core that executes a kernel, these
-    programs receive no time from this class and no power from `Cores`.
+    equally. Real programs, which are outside the model, share the remaining time. On a core that executes
+    a kernel, this class counts no time of real programs, and `Cores` counts no power for them.
     """
 
     def __init__(self, cpu: CpuProfile, now_s: float) -> None:

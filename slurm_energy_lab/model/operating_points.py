@@ -19,7 +19,7 @@ from slurm_energy_lab.model.profile import NodeProfile
 
 
 class OperatingPoints:
-    """Operating points of all devices.
+    """Operating points (frequency, power and rate of progress) of all devices of the emulated node.
 
     The points are updated after each event and after each change of a setting or load.
 

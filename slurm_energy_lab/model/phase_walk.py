@@ -58,9 +58,10 @@ class PhaseWalk:
                 self._next_phase()
 
     def finish_step(self, point: OperatingPoint) -> None:
-        """Run the program at an operating point until the current step ends, when it reports progress.
+        """Run the program at an operating point until the current step ends.
 
-        A program with only one phase has no steps and can report at any time, so this call does not run it.
+        At the end of a step, the program reports progress. A program with only one phase has no steps and can
+        report at any time. For such a program the method does nothing.
         """
         if len(self._spec.phases) == 1:
             return

@@ -119,7 +119,11 @@ def _draw_cpu(numbers: random.Random, data: Table, frequencies: tuple[int, int, 
 
 
 def _draw_core_watts(numbers: random.Random, cpu: Table, all_cores_khz: int, max_khz: int) -> None:
-    """Draw the power of a core so that a matrix product on all cores draws about the TDP."""
+    """Choose the power of a core of a random node profile.
+
+    The power is chosen so that a matrix product on all cores needs 90 to 110 % of the TDP of the package.
+    It is divided at random into leakage and dynamic power.
+    """
     part = (all_cores_khz - cpu["voltage_knee_khz"]) / (max_khz - cpu["voltage_knee_khz"])
     volts = cpu["voltage_floor"] + (cpu["voltage_max"] - cpu["voltage_floor"]) * max(0.0, part)
     leakage_share = numbers.uniform(0.08, 0.30)

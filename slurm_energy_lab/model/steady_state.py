@@ -78,7 +78,7 @@ class SteadyState:
         self._figures: dict[tuple[OperatingPoint, KernelPhase], PhaseFigures] = {}
 
     def phase(self, point: OperatingPoint, phase: KernelPhase) -> PhaseFigures:
-        """Return speed and power of a phase at an operating point."""
+        """Return speed and power of a phase of a program at given hardware settings (operating point)."""
         key = point, phase
         if key not in self._figures:
             self._figures[key] = self._run(point, phase)
@@ -99,13 +99,13 @@ class SteadyState:
     ) -> list[StaticRun]:
         """Run a program at several operating points (settings). Return time and energy of each run.
 
-        `points` contains the operating points; None selects those of `operating_points`.
+        `points` contains the operating points. None means all points that `operating_points` returns.
         """
         chosen = operating_points(self.profile, self._device) if points is None else points
         return [self.static_run(spec, size, point) for point in chosen]
 
     def _run(self, point: OperatingPoint, phase: KernelPhase) -> PhaseFigures:
-        """Return the steady speed and power of a kernel phase at an operating point.
+        """Return the steady speed and power of a kernel phase at given hardware settings.
 
         The phase is simulated for a time so long that it does not end.
         """

@@ -32,7 +32,7 @@ class TaskShares:
         self.bytes_per_s[task] = self.bytes_per_s.get(task, 0.0) + bytes_per_s
 
     def add_core_watts(self, task: Task, watts: float) -> None:
-        """Add power of cores to a task."""
+        """Add power in watts to the part of the core power that a task causes."""
         self.core_watts[task] = self.core_watts.get(task, 0.0) + watts
 
 
@@ -51,7 +51,7 @@ class TaskCount:
     core_joules: float = 0.0
 
     def plus(self, more: TaskCount, sign: int = 1) -> TaskCount:
-        """Return the sum of the two counts. With `sign` -1, return the difference."""
+        """Return the sum of this count and `more`. With `sign` -1, return the difference."""
         return TaskCount(
             self.traffic_bytes + sign * more.traffic_bytes, self.core_joules + sign * more.core_joules
         )

@@ -103,16 +103,19 @@ class SiteDirectory:
         *,
         has_effect: bool = True,
     ) -> None:
-        """Simulate some further days of the site. Write `jobs-N.csv` and `energy-N.csv`.
+        """Simulate further days of the site, and write the measured data of all days so far.
 
-        These files contain all N days that have been simulated so far.
+        The data are the files `jobs-N.csv` and `energy-N.csv`. N is the number of all days that have been
+        simulated so far, including the days of earlier calls.
 
         Args:
-            days: number of days to simulate.
+            days: number of further days to simulate.
             at_midnight: function that is called at the start of each day, before the configuration is read.
-            fault: Slurm account whose jobs do not start while the configuration tunes any jobs. This is a
-                fault that the study must find; None means no fault.
-            has_effect: whether the configuration affects jobs. If not, a deployment is a placebo.
+            fault: name of a Slurm account with a deliberate fault, which the study must find. The jobs of
+                this account do not start on days on which the configuration tunes any jobs. None means no
+                fault.
+            has_effect: whether the site's configuration affects jobs. If False, every change of the
+                configuration is a placebo.
         """
         site = StudySite(self._state["seed"], self.jobs, self.epoch_s)
         for number, stored in enumerate(self._state["modes"]):

@@ -54,7 +54,10 @@ class SiteMode:
 
 
 def tuned_mode(slowdown_limit: float = 0.05) -> SiteMode:
-    """Return the mode of the simulated site in which all jobs are tuned to the objective `energy`."""
+    """Return the settings (mode) of the simulated site with which all jobs are tuned.
+
+    The objective of the tuning is `energy`.
+    """
     return SiteMode(frozenset(PARTITION_PROFILES), "energy", slowdown_limit=slowdown_limit)
 
 
@@ -136,7 +139,10 @@ class StudySite:
         self._ends: list[tuple[float, int]] = []
 
     def run_until(self, time_s: float, mode: SiteMode) -> None:
-        """Run until a time in seconds since the start. Jobs that start get the settings of `mode`."""
+        """Run the simulated site until a time in seconds since the start.
+
+        `mode` contains the settings of the site. They decide how the jobs run that start in this time.
+        """
         self._start_jobs(mode)
         while True:
             arrival_s = self._arriving[-1].submit_s if self._arriving else math.inf

@@ -165,7 +165,7 @@ class Tree:
         return self._entries.get(path)
 
     def entries(self) -> list[tuple[str, TreeEntry]]:
-        """Return all paths with their entries, in the order in which they were added."""
+        """Return the entries of the emulated file tree with their paths, in the order of their addition."""
         return list(self._entries.items())
 
     def fault(self, path: str) -> int:

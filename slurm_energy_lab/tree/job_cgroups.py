@@ -1,8 +1,9 @@
 """Emulated cgroups (version 2) of Slurm jobs, with the CPU time of the emulated processors.
 
-Path: `system.slice/NODE_slurmstepd.scope/job_JOB/cpu.stat`. Sources: Slurm, cgroup_v2.html (several slurmds
-on a machine); Linux, Documentation/admin-guide/cgroup-v2.rst. The lab's processes run in other, real cgroups
-(`cpu_throttle`), which count the CPU time of the machine.
+Path: `system.slice/NODE_slurmstepd.scope/job_JOB/cpu.stat`. Sources: Slurm, cgroup_v2.html (several
+slurmds on a machine); Linux, Documentation/admin-guide/cgroup-v2.rst. The real processes of the lab
+(cluster of emulated nodes) run in other, real cgroups (`cpu_throttle`). These count the CPU time of
+the machine.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class JobCgroups:
     def state_signals(self, job_id: int, run_id: int, values: Mapping[str, float]) -> None:
         """Show signals of a job's program as files in the job's emulated cgroup.
 
-        The signals are values that the emulated program sets instead of values that are measured.
+        The emulated program sets the values of these signals. The values are not measured.
 
         Args:
             job_id: id of the job. The job must have a cgroup.

@@ -178,8 +178,8 @@ class NvidiaGpu(CharacterDevice):
     def _enforced(self) -> list[PowerProfile]:
         """Return the power profiles that the emulated GPU enforces.
 
-        These are the requested profiles without conflict. If two requested profiles conflict, the one with
-        the lower priority number is enforced.
+        A requested profile is enforced if it does not conflict with another requested profile. Of two
+        conflicting profiles, the one with the lower priority number is enforced.
         """
         enforced: list[PowerProfile] = []
         offered = sorted(self._profile.power_profiles, key=lambda profile: profile.priority)

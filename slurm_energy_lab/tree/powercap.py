@@ -157,9 +157,10 @@ def _add_constraint(tree: Tree, stem: str, limits: LimitRegister, name: str) -> 
 
 
 def _add_locked_dram_constraint(tree: Tree, base: str, registers: RaplRegisters) -> None:
-    """Add a locked DRAM constraint. The firmware of servers usually locks this constraint.
+    """Add the powercap files of a DRAM power limit that the firmware has locked.
 
-    The constraint can be read. Every write is rejected.
+    The kernel calls a power limit a constraint. The firmware of servers usually locks the constraint of
+    the DRAM. The constraint can be read. Every write is rejected.
     """
     stem = f"{base}/constraint_0"
     tree.text(f"{stem}_name", "long_term")

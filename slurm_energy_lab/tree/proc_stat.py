@@ -72,11 +72,11 @@ class ProcessorTimes:
         return f"{up_s:.2f} {max(0.0, idle_s):.2f}\n".encode()
 
     def _read(self) -> tuple[list[float], float, float, float]:
-        """Return the times of the emulated processors and the number of busy CPUs.
+        """Return the CPU times of the emulated processors and the number of busy CPUs.
 
         Returns:
-            Seconds for which jobs kept each CPU busy, system seconds per CPU, uptime in seconds, and the
-            number of CPUs that are busy now.
+            Four values: a list with the seconds for which jobs kept each CPU busy, the system time in
+            seconds per CPU, the uptime in seconds, and the number of CPUs that are busy now.
         """
         with self._realtime_model.now() as model:
             usage, now_s = model.usage(), model.now_s

@@ -83,9 +83,9 @@ class ProcessGroups:
         return sorted(tid for tid in self._all_tasks() if self._group_at(tid, now_s, origins) == group)
 
     def local_tid(self, number: int, caller: int) -> int | None:
-        """Convert the id of a task as a process sees it to the id that the emulator sees.
+        """Convert the id of a task from the PID namespace of a process to that of the emulator.
 
-        The two may be in different PID namespaces.
+        The result is None if the task does not exist.
 
         Args:
             number: id of the task in the PID namespace of `caller`.

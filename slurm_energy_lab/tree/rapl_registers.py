@@ -141,7 +141,10 @@ class LimitRegister:
         return window_from_raw(self._field(name, _WINDOW_SHIFT, WINDOW_MASK), self._units.time_us)
 
     def set_window_us(self, name: str, window_us: int) -> None:
-        """Set the time window of a constraint, rounded down to a value that the register can represent."""
+        """Set the averaging window of a power limit (RAPL constraint), in microseconds.
+
+        The window is rounded down to a value that the register can represent.
+        """
         raw = window_to_raw(window_us, self._units.time_us)
         self._set_field(name, _WINDOW_SHIFT, WINDOW_MASK, raw)
 

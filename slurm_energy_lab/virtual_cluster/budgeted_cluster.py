@@ -47,7 +47,7 @@ _MIN_PAUSE_S = 0.5
 
 @dataclass(slots=True)
 class NodeLink:
-    """State of a node's agent, and of its connection to the controller.
+    """State of a node's agent, and of the agent's connection to the controller.
 
     Attributes:
         node: the node.
@@ -69,7 +69,9 @@ class NodeLink:
 
 
 class BudgetController:
-    """Simulated controller: the budget engine, the limits over time, the jobs in Slurm, and the stored state.
+    """Simulated controller that decides about one power budget.
+
+    It consists of the budget engine, the limit over time, the jobs in Slurm, and the stored state.
 
     Args:
         limit_watts: limit of the cluster as a function of time.
@@ -202,9 +204,10 @@ class BudgetController:
         self._held[job.job_id] = power.watts + retained
 
     def _released_watts(self, now_s: float) -> float:
-        """Return the number of licenses (one per watt) that jobs released when they ended recently.
+        """Return the number of licenses (one per watt) that jobs have just released by ending.
 
-        The number of licenses in Slurm has not been corrected since the end of these jobs.
+        The number of licenses in Slurm is corrected periodically. The result contains only licenses for which
+        this correction has not taken place yet.
         """
         self._released = [one for one in self._released if now_s - one[0] < OFFER_DELAY_CYCLES]
         return sum(watts for _, watts in self._released)

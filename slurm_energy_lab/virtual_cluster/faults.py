@@ -143,7 +143,13 @@ class FaultyCluster:
         return poll
 
     def _with_fault(self, poll: NodePoll, kind: FaultKind) -> NodePoll:
-        """Return the poll that a node with faulty sensors would send."""
+        """Return the report that a node with faulty sensors would send to the controller.
+
+        Args:
+            poll: report with the correct values.
+            kind: kind of the fault: sensors that are stuck, that show 0, or that show ten times the true
+                value.
+        """
         values = {device.name: device.watts for device in poll.devices} | {"node": poll.node_watts}
         if kind is FaultKind.SENSOR_STUCK:
             values = dict(self._frozen.setdefault(poll.node, values))

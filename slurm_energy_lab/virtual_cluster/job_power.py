@@ -67,7 +67,8 @@ def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) ->
     Args:
         profile: hardware of the nodes.
         job: the pending job.
-        known: the program's power and response curve, as the controller knows them.
+        known: what the controller knows about the program: its power, and its response curve (time at
+            several power limits).
     """
     cpu, gpu = profile.cpu, profile.gpu if job.partition == "gpu" else None
     count = np.array([cpu.packages, gpu.count] if gpu else [cpu.packages], np.int64) * job.nodes

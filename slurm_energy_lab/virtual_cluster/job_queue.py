@@ -10,7 +10,10 @@ from slurm_energy_lab.virtual_cluster.workload import ClusterJob, partition_of
 
 @dataclass(frozen=True, slots=True)
 class JobRelease:
-    """Nodes of a running job, and the time at which the job's time limit ends."""
+    """A running job in the simulated queue: its nodes, and the time at which its time limit ends.
+
+    The queue uses it to compute when the nodes will be free at the latest.
+    """
 
     end_s: float
     nodes: tuple[str, ...]

@@ -51,8 +51,9 @@ class ProgramHistory:
     def record(self, profile: NodeProfile, device: str, program: str) -> ProgramResponse:
         """Return the power and the response curve of a program on a kind of hardware.
 
-        The program runs on all devices of a node. The program is measured at the first request for this
-        hardware. Later requests return the stored measurement.
+        The response curve states time and power at several hardware settings. The program runs on all devices
+        of a node. It is measured at the first request for this hardware. Later requests return the stored
+        measurement.
         """
         key = profile.name, program
         if key not in self._records:

@@ -30,13 +30,14 @@ _CANCELLED, _REQUEUED = 0.15, 0.1
 
 @dataclass(slots=True)
 class SharedJob:
-    """A job that runs on one node.
+    """A job of the emulation that runs on one node, which it may share with other jobs.
 
     Attributes:
         job_id: Slurm's job id.
-        blocks: number of blocks of CPUs that the job gets.
+        blocks: number of CPU blocks that the job gets; a block is a fixed part of the node's CPUs.
         kernel, seconds: compute kernel that the job runs, and its run time in seconds at full speed.
-        stop_s: seconds after which the job is cancelled or requeued. None means that the job runs to its end.
+        stop_s: seconds after which the job is cancelled or requeued. None means that the job runs to its
+            end.
         requeues: number of times that the job is requeued instead of cancelled.
         restart_count: number of earlier requeues.
         uid: user id of the job's owner.

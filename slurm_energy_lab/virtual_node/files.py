@@ -93,7 +93,10 @@ class NodeFileCopy:
                     self._settings[path] = content
 
     def _pass_setting(self, path: str) -> None:
-        """Pass a written setting to the emulator, and copy the resulting values of its folder back."""
+        """Pass a setting that was written to a copied file to the emulator.
+
+        Afterwards, copy the resulting values of all settings in the same folder from the emulator.
+        """
         text = self._host_path(path).read_bytes()
         if text == self._settings[path]:
             return

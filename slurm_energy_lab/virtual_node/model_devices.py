@@ -41,11 +41,11 @@ class ModelGpuPersistence(_GpuKnob):
     stage = WriteStage.PERSISTENCE
 
     def read(self) -> str:
-        """Return `1`, which means on."""
+        """Return `1`: the persistence mode of the emulated GPU is always on."""
         return "1"
 
     def write(self, value: str) -> None:
-        """Accept any mode, without effect."""
+        """Accept any persistence mode, without effect."""
 
 
 class ModelGpuLimit(_GpuKnob):

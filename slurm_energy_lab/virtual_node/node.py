@@ -1,4 +1,7 @@
-"""Virtual node: a node model, copied files, and an agent without sockets."""
+"""Virtual node: an agent in this process with a simulated node, without sockets and mounts.
+
+A node model computes the state of the hardware. The agent reads copies of the emulated files.
+"""
 
 from __future__ import annotations
 

@@ -32,9 +32,10 @@ PARENT, PREFIX = Path("/var/tmp"), "senergy-test-"
 
 @dataclass(frozen=True)
 class LabRequest:
-    """The lab that a test requests with the marker `lab`; equal requests share one lab.
+    """The lab (Slurm cluster of emulated nodes) that a test requests with the pytest marker `lab`.
 
-    `overrides` (dotted keys of the profile) apply to every node; the other fields are as in `LabSpec`.
+    Tests with equal requests share one lab. `overrides` contains values by dotted key of the node
+    profile; the values apply to every node. The other fields are as in `LabSpec`.
     """
 
     profiles: tuple[str, ...] = nodes_file.DEFAULT_PROFILES
@@ -59,7 +60,7 @@ class LabRequest:
 
 
 class LabDriver:
-    """A lab cluster in a new directory of its own, for tests and benchmarks.
+    """A lab (Slurm cluster of emulated nodes) in a new directory, for tests and benchmarks.
 
     The lab ends together with this process, even if the process is killed.
     """
@@ -75,12 +76,15 @@ class LabDriver:
 
     @property
     def nodes(self) -> list[str]:
-        """Names of the nodes: n1, n2, ... in the order of the profiles."""
+        """Names of the lab's nodes: n1, n2, ...
+
+        The names have the order of the lab's hardware profiles.
+        """
         return self.lab.nodes
 
     @property
     def env(self) -> dict[str, str]:
-        """All environment variables of the lab's login node."""
+        """All environment variables of a shell on the login node of the lab (emulated cluster)."""
         return {**os.environ, **self.lab.environment()}
 
     def run(

@@ -1,6 +1,6 @@
-"""A lab whose queue is ranked by slurm-energy, for tests of the order in which jobs start.
+"""A Slurm cluster of emulated nodes (lab) whose queue is ranked by slurm-energy.
 
-The jobs start one after another.
+It serves tests of the order in which jobs start. The jobs start one after another.
 """
 
 from __future__ import annotations
@@ -110,10 +110,13 @@ class OrderedQueue:
         self.until(lambda: self._applied(jobs), f"the places of {len(jobs)} jobs")
 
     def _applied(self, jobs: Sequence[int]) -> bool:
-        """Hold and release jobs, and return whether slurmctld has applied their places in the table.
+        """Return whether slurmctld uses the latest table of site factors for the given jobs.
 
-        The result may be False directly after a slow read of the table. The plugin then reads no other
-        table for twenty times the duration of this read.
+        A site factor represents a job's place in the queue. The method holds and releases the jobs, so that
+        slurmctld reads their site factors again.
+
+        The result may be False directly after a slow read of the table. The plugin then reads no other table
+        for twenty times the duration of this read.
         """
         wanted = self._in_table()
         if not wanted.keys() >= set(jobs):
@@ -165,9 +168,9 @@ class OrderedQueue:
 
     @contextlib.contextmanager
     def followed(self, jobs: Sequence[int], policy: str) -> Iterator[dict[str, Any]]:
-        """Context manager that yields the ranking of `jobs`, once slurmctld orders the jobs accordingly.
+        """Context manager that yields the ranking of `jobs` as soon as slurmctld uses its order.
 
-        The ranking comes from senergyctld. senergyctld is stopped inside the block, so that it cannot change
+        senergyctld computes the ranking. senergyctld is stopped inside the block, so that it cannot change
         the order.
         """
         deadline = time.monotonic() + WAIT_S

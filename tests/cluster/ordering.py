@@ -31,13 +31,14 @@ def write(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
 
 
 def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
-    """Write the table of site factors (job priorities) and wait until slurmctld's plugin reads it.
+    """Write the table of site factors (job priorities) and wait until slurmctld's plugin has read it.
 
-    A held probe job is also in the table. The plugin has read the table as soon as the probe job has the
-    value from the table. The probe job is then cancelled.
+    To detect the read, the function submits a held job and adds it to the table with a special site
+    factor. The plugin has read the table when Slurm shows this site factor for the held job. The held job
+    is then cancelled.
 
-    After a slow read, the plugin reads no other table for twenty times the duration of this read. The next
-    job may therefore still get a value of the old table.
+    After a slow read, the plugin reads no table for twenty times the duration of this read. A job that is
+    submitted soon after this function may therefore still get a value of the table written here.
     """
     probe = lab.sbatch("true", "-H", "--begin=now+1hour", "-wn1", "-t5")
     write(lab, {**factors, probe: _PROBE}, **options)
@@ -91,7 +92,13 @@ def complaints(lab: LabDriver) -> list[str]:
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = 90) -> None:
-    """Wait for a condition; fail with `what` after the deadline."""
+    """Wait until a condition is true; fail the test if it is still false after the timeout.
+
+    Args:
+        condition: function that returns whether the condition is true.
+        what: description of the condition for the message of the failure.
+        timeout_s: maximum waiting time in seconds.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"

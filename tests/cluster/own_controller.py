@@ -31,7 +31,10 @@ RUNS_AS = str(os.getuid())
 
 @contextlib.contextmanager
 def running_munged(directory: Path, **more: str):
-    """Run a munged with its own key and further options; yield its socket."""
+    """Run a munged (daemon of munge) with a key of its own, and yield the path of its socket.
+
+    Further arguments become options of munged.
+    """
     directory.mkdir(mode=0o755)
     key, munge_socket = directory / "key", directory / "socket"
     key.write_bytes(os.urandom(128))

@@ -152,7 +152,8 @@ class SmallCluster:
         hook: the built senergy-hook.
         extra: further lines of slurm.conf.
         gpus: type and number of GPUs by node, such as `a100:4`, represented by plain files.
-        hooks: lines of slurm.conf that call `hook`; without them write_plugstack must name energy_hooks.so.
+        hooks: lines of slurm.conf that make Slurm call the program `hook`. If they are empty, the caller
+            must name the plugin energy_hooks.so with the method `write_plugstack` instead.
     """
 
     def __init__(

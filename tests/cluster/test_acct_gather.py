@@ -88,8 +88,8 @@ def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expecte
 def test_sacct_agrees_with_our_records(lab: LabDriver):
     """sacct shows the same energy for jobs and steps as the records of slurm-energy.
 
-    The first job has several steps, and its agent is killed. Three further jobs share a node; one of them
-    uses GPUs.
+    The first job has several steps, and the agent on its node is killed meanwhile. Three further jobs
+    share another node; one of these jobs uses GPUs.
     """
     seen = lab.layout.root / "seen"
     until_seen = f"{GEMM} 5; until [ -e {seen} ]; do sleep 0.2; done"

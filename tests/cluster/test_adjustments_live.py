@@ -1,7 +1,8 @@
-"""Tests in a lab of how the diagnosis changes programs, from the finding to the verified change.
+"""Tests of how the diagnosis changes programs, from the finding to the verified change.
 
-The tests cover the policy `auto` and the options `--apply` and `--submit`, on one and two nodes. They take
-minutes, because senergyctld verifies a run half a minute after its end.
+The tests run in a lab, a Slurm cluster of emulated nodes. They cover the policy `auto` and the
+options `--apply` and `--submit`, on one and two nodes. They take minutes, because senergyctld
+verifies a run half a minute after its end.
 """
 
 from __future__ import annotations

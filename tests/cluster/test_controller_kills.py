@@ -87,7 +87,11 @@ class AgentDelivery:
         self._thread.join()
 
     def add(self, many: int) -> None:
-        """Add `many` energy records with traces, and as many node periods, to the agent's spools."""
+        """Add `many` energy records of jobs and `many` node periods to the agent's spools.
+
+        Each energy record has a power trace. A node period is the energy of the node in a time interval. A
+        spool holds the data that the controller has not yet confirmed.
+        """
         with self._lock:
             for number in range(self.count, self.count + many):
                 for path, data in self._spools[0].add(record(number), TRACE).items():

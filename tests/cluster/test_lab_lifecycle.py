@@ -1,4 +1,4 @@
-"""Tests of the start and the end of a lab cluster.
+"""Tests of the start and the end of a lab, a Slurm cluster of emulated nodes.
 
 The lab leaves nothing behind, even if a process is killed or fails meanwhile.
 """

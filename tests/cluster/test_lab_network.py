@@ -1,4 +1,8 @@
-"""In a real lab, nodes have different speeds, and tasks communicate over an emulated network."""
+"""Test of a lab (cluster of emulated nodes) with different node speeds and an emulated network.
+
+The test starts a lab. Tasks on different nodes communicate over a network with latency and limited
+bandwidth.
+"""
 
 from __future__ import annotations
 

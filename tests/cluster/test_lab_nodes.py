@@ -1,6 +1,7 @@
-"""Tests of a lab (cluster of emulated nodes) with its four default nodes: jobs, steps, commands.
+"""Tests of a lab (cluster of emulated nodes) with its four default nodes.
 
-The daemons and plugins of slurm-energy are not tested here.
+The tests check the nodes, Slurm's jobs and steps, and the commands of the lab. The daemons and
+plugins of slurm-energy are not tested here.
 """
 
 from __future__ import annotations

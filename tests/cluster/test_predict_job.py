@@ -1,4 +1,7 @@
-"""Runs of the same job on a real cluster, from which `senergy predict` predicts time and energy."""
+"""Tests of `senergy predict` on a real cluster.
+
+Time and energy of a job are predicted from earlier runs of the same job.
+"""
 
 from __future__ import annotations
 

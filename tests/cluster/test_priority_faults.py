@@ -129,10 +129,10 @@ def _restart(lab: LabDriver, meanwhile: Callable[[], None] = lambda: None) -> No
 
 
 def test_a_bad_table_changes_nothing(lab: LabDriver, table_path: Path):
-    """A faulty table leaves the site factors of the previous valid table in force.
+    """A faulty table of site factors has no effect: the previous valid table stays in force.
 
-    The valid table has the site factors 5000 and 4000. In the faulty table, every site factor is
-    9.
+    A site factor is the part of Slurm's job priority that slurm-energy sets. The valid table has the site
+    factors 5000 and 4000. In the faulty table, every site factor is 9.
     """
     write(lab, {1: 1})
     _restart(lab)  # what was complained of before is not said again

@@ -1,11 +1,12 @@
-"""Test that a real Slurm starts jobs in the order that `scheduling` computes.
+"""Test that a real Slurm starts jobs in the order that the package `scheduling` computes.
 
-The test covers both modes of the priority engine, with a few policies each. test_priority_portable starts
+The priority engine transfers the order to slurmctld by a plugin or by scontrol commands. The test
+covers both ways, each with a few scheduling policies. Another test, test_priority_portable, starts
 fewer jobs under all policies.
 
-First, the state that determines the order is recorded from senergyctld. Then senergyctld is stopped, so that
-the state does not change. `scheduling` ranks the recorded state again, and slurmctld starts the jobs one
-after the other.
+First, the state that determines the order is recorded from senergyctld. Then senergyctld is stopped,
+so that the state does not change. The package `scheduling` ranks the recorded state again, and
+slurmctld starts the jobs one after the other.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ def judge_order(lab, policy):
 
 
 def blinded(state, policy):
-    """Return the recorded state of the engine without one term that determines the order of jobs.
+    """Return the recorded state of the engine without one quantity that affects the order of jobs.
 
-    For fair policies, the removed term is the usage of the users. For all other policies, it is the weight
-    of the age of the jobs.
+    The test can then check that the order depends on this quantity. For fair policies, the removed
+    quantity is the usage of the users. For all other policies, it is the weight of the age of the jobs.
     """
     if policy in FAIR:
         nothing = [0.0] * len(state["users"]["share"])

@@ -1,8 +1,9 @@
-"""Priority engine in portable mode on a real Slurm of any release.
+"""Tests of the priority engine in portable mode on a real Slurm of any release.
 
-In this mode, the engine reads the queue with squeue and changes jobs with scontrol, without slurmdbd. The
-tests run on the installed Slurm. With another release, spank-release.sh runs them in a bare root directory.
-They need only pytest, numpy and ClusterShell.
+In portable mode, the engine reads the queue with squeue and changes jobs with scontrol. It needs no
+slurmdbd. These tests run on the Slurm that is installed on the test machine. The script
+spank-release.sh runs the tests on another release of Slurm, in a minimal root directory. Of Python
+packages, the tests need only pytest, numpy and ClusterShell.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def row_of(queue, job_id):
 
 
 def engine(policy, **keys):
-    """Return a pipeline that ranks the queue in portable mode, constructed as in senergyctld."""
+    """Return a pipeline that ranks the queue, constructed as in senergyctld, for a given policy.
+
+    The pipeline works in portable mode: it sets the priorities of jobs with scontrol, without a plugin in
+    slurmctld. `keys` are further keys of the section `[priority]`.
+    """
     lines = [f"{key} = {value}" for key, value in keys.items()]
     text = "\n".join(['[priority]\nmode = "portable"', f'policy = "{policy}"', *lines])
     return priority_pipeline.build_pipeline(configuration.parse(text), None, None)

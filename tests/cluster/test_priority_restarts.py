@@ -44,9 +44,10 @@ def by_limit(queue, *minutes):
 
 
 def given_to_a_newcomer(queue):
-    """Submit a new job, and return the site factor that it has before it is ranked.
+    """Submit a new job, and return the site factor that it has before its first ranking.
 
-    slurmctld's plugin takes the factor from a table. The plugin pauses after a slow read of the table. The
+    The site factor is the term of Slurm's job priority that slurm-energy sets. slurmctld's plugin takes
+    it from a table. After a slow read of the table, the plugin waits before it reads again. The returned
     factor may therefore come from an earlier table.
     """
     job = queue.submit("--time=10")

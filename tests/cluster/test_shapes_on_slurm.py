@@ -1,7 +1,7 @@
-"""Changes of the GPUs of a pending job on a real Slurm.
+"""Tests that change the GPUs of a pending job on a real Slurm.
 
-The tests check the behaviour of Slurm that `slurm.queue.gpu_request` relies on. spank-release.sh runs the
-tests in a bare root directory with another release of Slurm.
+The tests check the behaviour of Slurm that `slurm.queue.gpu_request` relies on. spank-release.sh runs
+the tests in a bare root directory with another release of Slurm.
 """
 
 from __future__ import annotations

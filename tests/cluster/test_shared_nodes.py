@@ -123,10 +123,11 @@ def records(lab: LabDriver, ids: dict[str, int]) -> dict[str, dict[str, Any]]:
 def caused(
     recorder: TruthRecorder, job: int, record: dict[str, Any], static_watts: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return lower and upper bounds on the true energy of a job, by component.
+    """Return a lower and an upper bound of the true energy of a job, for comparison with its record.
 
-    The energy includes the job's part of the idle power. The bounds come from the samples before
-    and after the end of the job's record.
+    The energy includes the job's part of the idle power. The true energy is known only at the sampling
+    times of the emulated node. The bounds are its values at the last sample before and at the first
+    sample after the end of the record. Both bounds are given by component.
     """
     length_s = record["end"] - record["start"]
     bounds = []

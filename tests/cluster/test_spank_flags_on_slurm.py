@@ -602,10 +602,10 @@ def test_a_gpu_cap_of_a_job_without_gpus_is_a_warning(cluster, way):
 
 
 def test_a_name_that_begins_with_spank_reaches_the_hooks_unchanged(cluster, rogue):
-    """A variable that a plugin sets as SPANK_... reaches the hooks under the same name.
+    """A variable that a plugin sets as SPANK_... reaches the prolog and epilog under the same name.
 
-    Other variables get the prefix SPANK_ on the way. Therefore the controller's check must consider both
-    spellings, with and without the prefix.
+    Slurm puts the prefix SPANK_ before the names of other variables. Therefore the controller must check
+    both names of an energy flag, with and without the prefix.
     """
     (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
     tell = cluster.script("echo $SLURM_JOB_ID", name="tell.sh")

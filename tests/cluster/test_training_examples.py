@@ -37,7 +37,10 @@ torch.distributed.is_nccl_available = lambda: {nccl}
 
 @contextlib.contextmanager
 def training_lab(links: LinkSpec | None) -> Iterator[Lab]:
-    """Bring up a lab of two nodes for a block."""
+    """Context manager that starts a lab (cluster of emulated nodes) with two nodes and yields it.
+
+    The lab is removed at the end of the `with` block.
+    """
     with tempfile.TemporaryDirectory(prefix="senergy-test-", dir="/var/tmp") as folder:
         place = layout.locate_lab(Path(folder) / "lab")
         nodes = nodes_file.from_profiles(["xeon-8358", "xeon-8358"])

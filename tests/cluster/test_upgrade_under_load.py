@@ -45,7 +45,10 @@ DAEMONS = {"senergyd": "agent", "senergyctld": "controller"}
 
 @pytest.fixture(scope="module")
 def old_release(tmp_path_factory) -> Path:
-    """Directory with the previous release of slurm-energy: its code, its built plugin and its hooks."""
+    """Directory with the previous release of slurm-energy, for the tests of the upgrade.
+
+    The directory contains the code, the built plugin and the built hooks.
+    """
     folder = Path("/var/tmp") / f"senergy-old-release-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:

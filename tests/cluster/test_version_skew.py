@@ -117,7 +117,7 @@ class Agent:
     def kept(self):
         """Return the job ids of the records that this agent still stores together with their power trace.
 
-        The records are in the spool or in its folder of rejected records.
+        The agent stores undelivered records in its spool, and rejected records in a folder of the spool.
         """
         spool = self.folder / "state/spool"
         paths = [*spool.glob("*.json"), *spool.glob("rejected/*.json")]

@@ -1,7 +1,7 @@
 """Tests that compare the energy in records with the emulator's exact energy, on a virtual clock.
 
-The same comparisons with daemons, Slurm and real time are in cluster/test_energy_truth,
-cluster/test_shared_nodes and node/test_agent_records, for one or two workloads each.
+Other tests make the same comparisons with daemons, Slurm and real time, but each with only one or two
+workloads: cluster/test_energy_truth, cluster/test_shared_nodes and node/test_agent_records.
 """
 
 from __future__ import annotations

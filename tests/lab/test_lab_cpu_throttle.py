@@ -262,9 +262,10 @@ def test_version_1_is_found_together_or_apart(tmp_path):
 
 @pytest.mark.parametrize("back", [False, True], ids=["gone", "gone while it is looked at"])
 def test_another_node_may_remove_the_labs_group_while_it_is_empty(tmp_path, monkeypatch, back):
-    """A node can create its control groups while another node of the lab removes the common group.
+    """A node can create its control groups although another node removes the common parent group.
 
-    The emulators of a lab start concurrently, and each removes the groups of an earlier run.
+    The nodes of a lab share one parent group. The emulators of the nodes start concurrently, and each
+    emulator removes the groups of an earlier run.
     """
     info = mountinfo(tmp_path, f"{tmp_path} rw - cgroup cgroup rw,cpu,cpuacct")
     make, removed = os.mkdir, []

@@ -60,7 +60,10 @@ def test_the_jobs_under_the_budget_run_on_nodes_of_the_demonstration():
 
 
 class LoginNode:
-    """A fake login node: its controller takes each command into account at once."""
+    """A fake login node of the lab cluster.
+
+    Its fake controller executes each command at once, so that the next response shows the effect.
+    """
 
     def __init__(self):
         self.mode, self.limit, self.jobs, self.commands = "observe", 20e3, [], []

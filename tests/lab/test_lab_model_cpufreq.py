@@ -1,7 +1,7 @@
-"""Test how the lab's model determines the frequency of a core.
+"""Test how the node model of the emulator determines the frequency of a core.
 
-The tests cover the governors of the cpufreq drivers, frequency bounds, boost, turbo frequencies by active
-cores, and the threads of a core.
+The tests cover the governors of the cpufreq drivers, the frequency bounds, boost, and the threads of
+a core. They also cover turbo frequencies, which depend on the number of active cores.
 """
 
 import pytest

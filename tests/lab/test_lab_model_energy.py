@@ -142,9 +142,10 @@ def test_the_work_of_a_kernel_is_the_same_under_any_settings(schedule, kernel):
 
 
 def test_a_kernel_stopped_half_way_has_used_half_its_time():
-    """A kernel that is stopped half way has used half of its time.
+    """A clock change during a compute kernel does not change the work that was already done.
 
-    When the clock changes, the model first subtracts the work that was done at the old clock.
+    The kernel completes a quarter of its work at a lower clock and the rest at a higher clock. It then
+    takes a quarter of its time at the lower clock plus three quarters of its time at the higher clock.
     """
     profile = load_profile("xeon-8358", {"cpufreq.driver": "intel_cpufreq"})
     seconds = {}

@@ -1,7 +1,8 @@
 """Tests of the RAPL power limits in the lab's node model.
 
-The running average of the power over the window obeys the long-term limit. The short-term limit is a
-ceiling. The minimum frequency may exceed a limit.
+The long-term limit bounds the running average of the power over a time window. The short-term limit
+bounds the power at every moment. At its minimum frequency, a package may draw more power than a
+limit.
 """
 
 import math

@@ -41,10 +41,11 @@ def test_watts_are_near_the_published_ones(case):
 
 @pytest.mark.parametrize("name", profile_names())
 def test_powersave_costs_compute_time_and_saves_power_but_hardly_slows_memory(name):
-    """GEMM takes 1.5 times longer at 25 % less power when the CPU runs at its lowest frequency.
+    """A CPU at its lowest frequency takes much longer for GEMM, but hardly longer for TRIAD.
 
-    TRIAD, which is bound by memory, takes less than 1.15 times as long. The demonstration relies on these
-    bounds.
+    GEMM (matrix product) is bound by computing. It takes at least 1.5 times as long as at full speed.
+    TRIAD is bound by memory. It takes less than 1.15 times as long. Both kernels draw at least 25 % less
+    power. The demonstration of the policy `powersave` relies on these bounds.
     """
     profile = load_profile(name)
     low = profile.cpufreq.min_khz
@@ -225,7 +226,10 @@ def test_memory_is_shared_and_compute_keeps_its_speed():
 
 
 def test_memory_bandwidth_is_divided_and_never_exceeded():
-    """Streams on disjoint cores divide the package's bandwidth in proportion to their cores."""
+    """Two programs that use the full memory bandwidth of a package divide it by their cores.
+
+    The programs run on different cores of the package. Together they never exceed its bandwidth.
+    """
     profile = load_profile("xeon-8358")
     model = NodeModel(profile)
     works = [

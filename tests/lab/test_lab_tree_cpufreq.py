@@ -166,8 +166,8 @@ def test_passive_drivers_have_no_preference(driver):
 def test_passive_intel_with_hardware_p_states_takes_a_preference_under_any_governor():
     """The passive frequency driver of Intel accepts an energy preference under any governor.
 
-    The active and the passive driver have the same attributes hwp_cpufreq_attrs. Only the active driver
-    rejects values. Source: kernel, intel_pstate.c.
+    In contrast, the active driver rejects some values under the governor `performance`. Both drivers have
+    the same attributes (hwp_cpufreq_attrs). Source: kernel, intel_pstate.c.
     """
     node = bench("intel_cpufreq")
     epp = node.policy("energy_performance_preference")

@@ -191,10 +191,12 @@ def test_dies_of_an_amd_socket_show_its_register(tmp_path: Path) -> None:
 
 
 def test_amd_energy_shows_cores_and_nodes_where_powercap_does_not(tmp_path: Path) -> None:
-    """The emulated driver amd_energy shows cores and NUMA nodes; there are no powercap files.
+    """The emulated driver amd_energy has counters for cores and sockets; powercap files are absent.
 
-    Here, four NUMA nodes give four entries for one package. Source: kernel, amd_energy.c: `sockets =
-    num_possible_nodes()`.
+    The kernel's driver takes the number of NUMA nodes for the number of sockets: `sockets =
+    num_possible_nodes()`. The processor in the test has four NUMA nodes and therefore four counters,
+    although it is one package. slurm-energy must read the energy of the package once. Source: kernel,
+    amd_energy.c.
     """
     node = Bench(EPYC, rapl__amd_energy=True, cpu__numa_nodes=4)
     node.wait(10)

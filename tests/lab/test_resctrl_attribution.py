@@ -1,7 +1,8 @@
-"""Test how resctrl divides the energy of a node among jobs of different kinds.
+"""Test the attribution of a node's energy to jobs that have different memory traffic.
 
-The tests use an emulated node with a virtual clock. They compare the energy of each job with its true energy
-in the model.
+The node counts the memory traffic of each job with the kernel's interface resctrl. The tests use an
+emulated node with a virtual clock. They compare the energy attributed to each job with the job's true
+energy in the model.
 """
 
 from __future__ import annotations
@@ -324,7 +325,7 @@ HELD_OUT: Sequence[tuple[str, str, str]] = [
 def test_memory_energy_on_unknown_hardware(tmp_path: Path, profile: str, one: str, other: str) -> None:
     """The energy of memory is divided correctly between two jobs on hardware that is held out.
 
-    Held-out hardware and pairs of programs were not used in the development of the division.
+    Held out means that this hardware and these pairs of programs were not used to develop the division.
     """
     lab = Lab(tmp_path, MONITORED, profile)
     try:

@@ -55,9 +55,10 @@ def test_a_memory_bound_job_on_unknown_hardware_saves_energy_within_its_limit(
 
 
 def test_a_processor_with_three_clocks_is_tuned_in_steps(tmp_path: Path) -> None:
-    """Tuning of a processor with three frequencies first switches off only the boost.
+    """Tuning saves energy on a processor that has only three frequencies.
 
-    The frequencies below the highest entry of the frequency table would be much slower.
+    Tuning first switches off only the boost, because the frequencies below the highest entry of the
+    frequency table would be much slower.
     """
     node = VirtualNode(tmp_path, "random-cpu-9000", sampling_hz=1.0)
     before = node.settings

@@ -36,7 +36,10 @@ def decision(node: VirtualNode, number: int, gpu_watts: float) -> NodeDecision:
 
 
 def gpu_watts(node: VirtualNode, seconds: float) -> float:
-    """Let the time pass and return the true mean power of the GPU with the highest power."""
+    """Let `seconds` pass on the node, and return the highest mean power of a GPU in this time.
+
+    The mean power of each GPU is computed from its true energy.
+    """
     before = node.energy_joules()
     node.wait(seconds)
     after = node.energy_joules()

@@ -157,7 +157,10 @@ class NodeAgent:
         }
 
     def items(self) -> list[dict[str, Any]]:
-        """Return the spooled records with their traces."""
+        """Return the energy records in the agent's spool, each with its power trace.
+
+        The trace of a record without a power trace is None.
+        """
         found = []
         for path in sorted((self.folder / "state/spool").glob("*.json")):
             trace = path.with_suffix(".trace")

@@ -22,7 +22,11 @@ def machine() -> None:
 
 @pytest.fixture(scope="module")
 def emulate(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LabNode]]:
-    """Return a function that starts a node: profile name, then emulator options."""
+    """Return a function that starts an emulated node.
+
+    The first argument of the function is the name of a hardware profile. Further arguments are options of
+    the emulator.
+    """
     directory: Path = tmp_path_factory.mktemp("lab")
     nodes: list[LabNode] = []
 

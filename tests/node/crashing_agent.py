@@ -167,7 +167,7 @@ class CrashingAgent(NodeAgent):
         self.arm(0)
 
     def changes(self) -> int:
-        """Return the number of changes of files since `arm`."""
+        """Return how many changes of files senergyd has made since the last call of `arm`."""
         return _TAMPERING.unpack_from(self._tampering)[1]
 
     def hook(
@@ -183,7 +183,10 @@ class CrashingAgent(NodeAgent):
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
 
     def journal(self) -> list[str]:
-        """Return the keys in the settings journal, which must be readable at any time."""
+        """Return the names of the changed settings in the journal of senergyd.
+
+        The journal must be readable at any time.
+        """
         try:
             data = json.loads((self.folder / "state/journal.json").read_bytes())
         except FileNotFoundError:

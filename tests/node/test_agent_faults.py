@@ -79,10 +79,11 @@ def test_an_unanswered_epilog_takes_effect_at_the_next_start(started: Callable[.
 
 
 def test_an_unanswered_epilog_and_then_the_next_prolog(started: Callable[..., CrashingAgent]) -> None:
-    """senergyd recovers after it hung during the end of a job and the start of the next job.
+    """senergyd recovers after it hung during the end of one job and the start of the next job.
 
-    The epilog of the first job gets no response, and the second job begins. Then senergyd continues. It ends
-    the first job, runs the second one, and restores the settings at the end.
+    While senergyd hangs, the epilog of the first job gets no response, and the second job begins. Then
+    senergyd continues. It must end the first job, run the second one, and restore the settings at the
+    end.
     """
     agent = started()
     before = agent.settings()

@@ -55,9 +55,10 @@ class SharedAgent(NodeAgent):
 
 
 def wait_for(look, expected) -> None:
-    """Wait until `look` returns the expected settings.
+    """Wait until `look` returns the value `expected`. It fails after a minute.
 
-    senergyd changes the settings only after its response to the message about a job step.
+    The function `look` reads settings. senergyd changes the settings only after its response to the
+    message about a job step.
     """
     deadline = time.monotonic() + 60
     while (found := look()) != expected:

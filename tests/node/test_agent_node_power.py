@@ -51,10 +51,10 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def measured(agent: NodeAgent, device: str) -> tuple[EnergyRecord, float, float]:
-    """Run a job of six seconds, and return its record and two true energies of the node in joules.
+    """Run a job of six seconds. Return its energy record and two bounds of its true energy.
 
-    The true energies come from the node's model. The first one covers a time inside the job. The second one
-    covers a longer time that includes the whole job.
+    The bounds are energies of the whole node in joules, from the node's model. The first one covers a
+    time within the job. The second one covers a longer time that includes the whole job.
     """
     eventually(lambda: agent.ask(op="status")["watts"]["node"])  # the meter has a value
     with steady_load(agent, device):

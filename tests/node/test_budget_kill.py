@@ -1,7 +1,7 @@
 """Test of kill -9 of senergyd under a power budget.
 
-No power limit may exceed the ceiling that the budget sets. At the end, the original settings must be
-restored.
+No power limit may exceed its ceiling, the upper bound that the budget sets. At the end, the original
+settings must be restored.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class BudgetAgent(CrashingAgent):
         self.controller.decision = NodeDecision(number, limits, safe, start, lease_s, 0.1)
 
     def wait_for_poll(self, fits: Callable[[NodePoll], bool], *, or_death: bool = False) -> bool:
-        """Wait for a poll that `fits` accepts, and return True.
+        """Wait until senergyd sends a poll that `fits` accepts, and return True.
 
-        With `or_death`, return False as soon as senergyd has died.
+        If `or_death` is set, the method returns False as soon as senergyd has died.
         """
         deadline = time.monotonic() + PATIENCE_S
         self.controller.polls.clear()
@@ -66,7 +66,10 @@ class BudgetAgent(CrashingAgent):
 
 
 def gpu_ceilings(poll: NodePoll) -> list[float | None]:
-    """Return the upper bounds of the power limits of the GPUs that a poll reports, in watts."""
+    """Return the upper bounds of the power limits of a node's GPUs, in watts.
+
+    A power budget sets these bounds. They are read from a report (poll) of the node.
+    """
     return [device.ceiling_watts for device in poll.devices if device.name.startswith("gpu")]
 
 

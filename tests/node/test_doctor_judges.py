@@ -221,10 +221,10 @@ def differences(node: LabNode, measured: Measured) -> list[str]:
 
 
 def compare_energy(node: LabNode, judge: Callable[[], Measured]) -> None:
-    """Compare the energy up to three times, until the values agree.
+    """Compare the energy that several programs report, at most three times, until the values agree.
 
-    A single comparison may fail, because the judging programs do not notice a delay between clock
-    and counter.
+    A single comparison may fail, because the programs used for comparison do not notice a delay between
+    clock and counter.
     """
     for _ in range(3):
         if not (found := differences(node, judge())):
@@ -383,9 +383,10 @@ def test_sushy_reads_the_same_node_power(xeon, tmp_path):
 
 
 def test_memory_without_a_counter_is_modelled_from_the_firmware_s_table(epyc):
-    """The power of memory follows from its modules and their use: thesis, Eq. 4.1 and 4.2.
+    """The power of memory without an energy counter is computed from the memory modules.
 
-    The node has 8 modules of 64 GiB.
+    The firmware's table lists the modules. The node has 8 modules of 64 GiB. The power follows from the
+    modules and from the used part of the memory: thesis, Eq. 4.1 and 4.2.
     """
     (counter,) = [c for c in doctor(epyc)["counters"] if c["component"] == "dram"]
     assert (counter["source"], counter["quality"]) == ("model:dram", "modelled")

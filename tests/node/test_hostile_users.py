@@ -41,7 +41,10 @@ IDS = st.sampled_from([1, 1, 1, 2, 0, -1, 2**32, 2**64, 1.0, 1e999, "1", True, N
 
 @pytest.fixture(scope="module")
 def agent(emulate) -> Iterator[NodeAgent]:
-    """An agent with a job of alice that has the whole node under a policy."""
+    """An agent on an emulated node on which a job of the user alice runs.
+
+    The job has the whole node and an energy policy that changes settings.
+    """
     found = NodeAgent(emulate("epyc-7513-a100"))
     found.folder.chmod(0o711)
     found.start()

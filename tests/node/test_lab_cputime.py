@@ -43,13 +43,14 @@ def node(emulate: Callable[..., LabNode]) -> LabNode:
 
 
 def seen(node: LabNode, groups: Sequence[str] = ()) -> dict:
-    """Return the CPU times of a node that a process of job 7 reads, and their sources.
+    """Return the CPU times in an emulated node as a process of job 7 sees them.
 
-    The times are in nanoseconds.
+    The process runs in the node. The result also names the sources of the times. The times are in
+    nanoseconds.
 
     Args:
-        node: the node in which the reader runs.
-        groups: files of control groups that the reader joins first.
+        node: the node in which the process runs.
+        groups: files of control groups that the process joins before it reads the times.
     """
     return json.loads(node.output(sys.executable, "-c", READ % (list(groups),)))
 

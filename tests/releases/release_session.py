@@ -48,7 +48,10 @@ GETS = (
 
 
 class Session:
-    """Test session of one release: an emulated node, its controller, and recorded requests."""
+    """Test session that runs one release of slurm-energy: an emulated node with its controller.
+
+    The session records each request to the controller, with its response.
+    """
 
     def __init__(self, code: Path, work: Path, target: Path) -> None:
         self.code, self.work, self.target = code, work, target
@@ -182,7 +185,11 @@ class Session:
         self.keep_hook_message()
 
     def keep_hook_message(self):
-        """Record the hook's message to senergyd, and the file that the hook writes if senergyd is absent."""
+        """Store example messages of the hook to senergyd, for later tests of compatibility.
+
+        One example is the message that the hook sends. The other example is the file that the hook writes if
+        senergyd does not run.
+        """
         hook = self.work / "senergy-hook"
         subprocess.run(
             ["make", "-s", "-C", str(self.code / "prolog_epilog"), "DEFAULTS_FILE=/nonexistent"], check=True
@@ -206,9 +213,10 @@ class Session:
         Path(f"{self.socket}.root").unlink()
 
     def deliver(self, munge_socket):
-        """Exchange all kinds of messages between the programs of a release.
+        """Let the programs of one release exchange every kind of message, for compatibility tests.
 
-        senergyctld is started, the spooled records are delivered, and every kind of request is sent.
+        The method starts senergyctld and an agent, runs a job, waits until the records are delivered, and
+        sends every kind of request.
         """
         log = (self.work / "log").open("ab")
         argv = [sys.executable, "-P", "-m", "slurm_energy.controller.main", "--config", str(self.file)]

@@ -99,9 +99,10 @@ class Site:
         return self.last_job
 
     async def request(self, job_id, *names):
-        """Request adjusted values as senergyd of node n1 does, and return them.
+        """Request the values `names` of a job from the fake controller, and return the values.
 
-        The program of the job has asked its agent for the values `names`.
+        The request is the one that senergyd of node n1 sends when a program in the job asks for its adjusted
+        values.
         """
         query = {"node": "n1", "job_id": str(job_id), "restart_count": "0", "requested": ",".join(names)}
         return (await self.routes.values(query, SENDER))["values"]
@@ -141,8 +142,8 @@ class Site:
     async def run(self, shape_of, *names, rights=ALICE, **options):
         """Run a job whose program requests adjusted values, and return its job id and these values.
 
-        `names` contains the names of the requested values. `shape_of` is a function that returns the
-        properties of the run for the received values.
+        `names` contains the names of the requested values. `shape_of` is a function. It gets the received
+        values, and returns the parameters of the synthetic job that then runs.
         """
         job_id = self.begin(rights)
         values = await self.request(job_id, *names) if names else {}

@@ -64,8 +64,8 @@ class FakeNode:
     def run(self, job_id: int, watts: dict[str, float]) -> None:
         """Start a job on the node.
 
-        The agent raises the ceiling (upper bound of the power limit) of each device of the job to the limit
-        that the controller has set for starting jobs.
+        The controller has set a power limit for starting jobs on each device. The agent raises the ceiling of
+        each device of the job to this limit. A ceiling is the upper bound of a power limit.
         """
         for device, wanted in watts.items():
             self.demand[device], self.jobs[device] = wanted, (job_id,)
@@ -148,7 +148,11 @@ class FakeCluster:
         self.engine.set_jobs(jobs)
 
     def step(self, seconds: int = 1) -> list[float]:
-        """Let nodes poll and the engine decide once per second; return the power after each second."""
+        """Simulate some seconds of the cluster. Return its power after each second.
+
+        In each second the nodes poll the budget engine, the engine decides, and the nodes apply the decision.
+        Some messages are lost.
+        """
         powers = []
         for _ in range(seconds):
             self.now_s += 1.0

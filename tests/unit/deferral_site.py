@@ -1,4 +1,7 @@
-"""A planner of deferred jobs with a substitute for slurmctld, for tests without Slurm."""
+"""Test substitute for a site that defers jobs.
+
+It contains the planner of deferred jobs and a substitute for slurmctld. Slurm is not needed.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -53,7 +53,11 @@ def period(
 
 @st.composite
 def period_parts(draw: st.DrawFn) -> NodePeriod:
-    """Hypothesis strategy that draws energy periods of a node."""
+    """Hypothesis strategy for random node periods.
+
+    A node period is the energy of a node in a time interval, divided among jobs, idle and unattributed
+    energy.
+    """
     names = draw(st.sets(st.sampled_from(["cpu", "dram", "gpu[0]", "gpu[7]", "other"]), min_size=1))
     energy = st.integers(0, 2**50)
     keys = st.tuples(st.integers(1, 2**40), st.integers(0, 3))

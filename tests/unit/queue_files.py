@@ -44,9 +44,12 @@ def header(kind: int, generation: int, **values) -> np.ndarray:
 
 
 def snapshot(jobs, generation: int = 1, taken_unix_ns: int = 10**18, gap: int = 0) -> bytes:
-    """Return the bytes of a snapshot of `[{"job_id": 1, "name": ...}, ...]`.
+    """Return the bytes of a queue snapshot file that contains the given jobs.
 
-    The heap of strings comes after a gap of `gap` unused bytes.
+    The part of the file for strings (heap) comes after a gap of `gap` unused bytes.
+
+    Args:
+        jobs: fields of each job, such as `{"job_id": 1, "name": ...}`.
     """
     rows, heap = [], b""
     for values in jobs:

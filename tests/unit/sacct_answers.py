@@ -63,7 +63,7 @@ class FakeSacct:
 
     @property
     def selection(self) -> list[str]:
-        """The options of the last call that select rows."""
+        """Options of the last sacct call, without the options that set the output format."""
         return [word for word in self.calls[-1][3:] if not word.startswith(("--delimiter", "--format"))]
 
 

@@ -188,7 +188,7 @@ class SharedNode:
             seconds -= part
 
     def move(self, component: str, energy_uj: int) -> None:
-        """Increase the counter of a component by an energy, as if the hardware had used it.
+        """Let a component use an energy: increase the counter of the component.
 
         If the node meter includes the component, the node meter is increased, too.
         """

@@ -34,15 +34,14 @@ class SoakResult:
     """The results of a soak test.
 
     Attributes:
-        records, steps: number of deliveries of the record of each job, and of the record of the
-            job's step.
+        records, steps: for each job, how often its record was delivered, and how often the record of its
+            step was delivered.
         ids: hashes of the records' ids.
         energy_uj: energy by which all counters advanced.
         measured_uj: measured energy in the node's energy accounts.
-        charged_uj: energy charged to jobs, idle and unattributed.
+        charged_uj: energy that was assigned: to jobs, to idle energy or to unattributed energy.
         memory_bytes: resident memory after each hour.
-        descriptors: open file descriptors after each hour, without those of running jobs' control
-            groups.
+        descriptors: open file descriptors after each hour, without those of running jobs' control groups.
     """
 
     records: array[int]
@@ -64,7 +63,10 @@ class SoakResult:
 
     @property
     def growth_bytes(self) -> int:
-        """Maximum resident memory after the first hour, minus the memory at the end of this hour."""
+        """Growth of the resident memory after the first hour, in bytes.
+
+        The value is the maximum of the hourly values after the first one, minus the first one.
+        """
         return max(self.memory_bytes[1:]) - self.memory_bytes[0]
 
 
@@ -144,9 +146,11 @@ class Soak:
         return self.found
 
     def _plan(self, jobs: int) -> dict[int, list[tuple[int, int]]]:
-        """Return the jobs to begin at each second, as pairs of job id and end.
+        """Return which simulated jobs of the soak test begin at each second.
 
-        The jobs with the lowest ids are the long jobs, one per hour.
+        The result maps a second to the jobs that begin then. Each job is a pair: job id and second of its
+        end. The jobs with the lowest ids are long jobs: one begins in each hour and lasts one hour. All other
+        jobs are short.
         """
         long = self._seconds // HOUR_S
         begins = {hour * HOUR_S: [(hour + 1, (hour + 1) * HOUR_S)] for hour in range(long)}

@@ -68,7 +68,7 @@ class Accounting:
     """A database for tests, with functions that store and read data as senergyctld does.
 
     Args:
-        location: directory of a new SQLite file, or location of a store without rows.
+        location: directory in which a new SQLite file is made, or URL of an empty database on a server.
     """
 
     def __init__(self, location: Path | str) -> None:

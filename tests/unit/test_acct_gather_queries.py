@@ -88,8 +88,9 @@ def test_a_request_takes_a_sample_and_a_second_one_at_the_same_time_does_not(nod
 def test_the_last_request_of_a_step_gets_what_otherwise_waits(node):
     """The last energy query of a job step also returns energy that is usually charged later.
 
-    This energy is that of the remaining components of a shared node, which is charged every ten seconds.
-    Slurm does not ask again after the step's last task.
+    On a shared node, the energy of some components is charged only every ten seconds. After the last task
+    of a step, Slurm does not ask again. The response to this query must therefore include the energy that
+    is not charged yet.
     """
     for job, pid in ((1, EXTERN), (2, OTHER_STEP)):
         node.begin(job, 4)
@@ -263,8 +264,8 @@ def test_an_unknown_job_or_step_has_no_value(node):
 def test_only_root_may_ask_and_is_identified_by_the_kernel(node):
     """Only root may query senergyd for energy, and senergyd asks the kernel who the caller is.
 
-    The kernel states the process id of the caller at the other end of the socket. Here, the caller is the
-    test process, which is not a slurmstepd. Root therefore gets the answer for the node.
+    The kernel states the process id of the caller at the other end of the socket. In the test, the caller
+    is the test process, which is not a slurmstepd. Root therefore gets the response for the node.
     """
 
     async def work(function, *arguments):

@@ -42,7 +42,11 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def rows() -> list[dict[str, str]]:
-    """Return rows of sacct: a job with its steps, and one pending, running, cancelled and failed job."""
+    """Return rows of sacct for tests.
+
+    The first three rows are a job and two of its steps. The other four rows are a pending, a running, a
+    cancelled and a failed job.
+    """
     pending = {"Start": "Unknown", "End": "Unknown", "NodeList": "None assigned", "Elapsed": "00:00:00"}
     return [
         sacct_answers.job(11),

@@ -137,9 +137,9 @@ class Agent:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
-    """Fixture: run the test as a program in job 5, with a fake agent.
+    """Fixture: prepare the test process as a program of job 5, and return a function.
 
-    Return a function that starts the fake agent with given responses.
+    The function starts a fake agent, which gives the responses that are passed to the function.
     """
     path, agents = tmp_path / "s", []
     monkeypatch.setenv("SLURM_JOB_ID", "5")

@@ -39,7 +39,10 @@ def played(coroutine):
 
 
 async def applied(site, permit="workers=0..16"):
-    """Run a job with too few loader workers, let alice apply the advice, and return the response."""
+    """Run a job with too few loader workers, and let its user apply the advice for it.
+
+    The user is alice. The function returns the controller's response to the request.
+    """
     job_id, values = await site.run(with_workers, "workers")
     assert values == {}
     return await site.routes.apply({"job": str(job_id), "permit": permit}, ALICE)

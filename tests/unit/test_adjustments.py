@@ -140,7 +140,14 @@ PROPOSAL = AdjustmentProposal("data-stall-cpu", (Adjustment(WORKERS, 8, 2),), 0.
 
 
 def verdict(before, after, proposal=PROPOSAL, slowdown=3):
-    """Return the verdict on a proposed adjustment, from the runs before the proposal and with it."""
+    """Return whether a tried adjustment helps, as a verdict of the function `decide`.
+
+    Args:
+        before: runs without the adjustment.
+        after: runs with the adjustment.
+        proposal: the adjustment.
+        slowdown: permitted slowdown in percent.
+    """
     return decide(proposal, before, after, slowdown).verdict
 
 
@@ -228,10 +235,13 @@ def test_noise_beyond_the_predicted_gain_awaits_six_runs():
 
 
 def kept_share(true_ratio, noise):
-    """Simulate 300 trials of an adjustment. Return the share with the verdict `KEPT`.
+    """Simulate 300 trials of an adjustment, and return the share of trials that keep it.
 
-    Two runs without the adjustment precede each trial. Further runs without it follow if the trial is
-    unresolved. `true_ratio` is the real effect of the adjustment on the run time.
+    An adjustment is a change of a value of a program. A trial compares runs with the adjustment with runs
+    without it, and ends with a verdict. Here the share with the verdict `KEPT` is returned. Two runs
+    without the adjustment precede each trial. While the compared runs do not suffice for a verdict,
+    further runs without the adjustment may follow. `true_ratio` is the real effect of the adjustment on
+    the run time.
     """
     random, kept = Random(1), 0
     for _ in range(300):

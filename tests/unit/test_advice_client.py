@@ -38,7 +38,10 @@ class Tuners:
 
 
 def answers_of(monkeypatch: pytest.MonkeyPatch, outcomes: list[dict[str, Any] | Exception]) -> Tuners:
-    """Run the client until one job has its answer. The requests return `outcomes`, one after another."""
+    """Let a client ask the controller for tuning advice until one job has its advice.
+
+    The fake controller gives the elements of `outcomes` as responses or errors, one per request.
+    """
     tuners = Tuners()
 
     class Controller:

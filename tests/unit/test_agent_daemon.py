@@ -413,7 +413,7 @@ async def work(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def deliver(spool: Spool, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the agent's delivery task until all records in the spool have been delivered."""
+    """Run the agent's delivery task until the controller has received all records of the node."""
 
     async def run() -> None:
         task = delivery.RecordDelivery(spool, ClusterConfig(), lambda: "n1", work)

@@ -63,9 +63,9 @@ def record_uj(records: list[EnergyRecord]) -> dict[tuple[int, int], Counter[str]
 
 
 def stop(node: SharedNode) -> list[NodePeriod]:
-    """Stop the agent in an orderly way, start another one, and return the undelivered energy reports.
+    """Stop the agent in an orderly way and start another one.
 
-    A report contains the energy of one period. The reports of the old and the new agent are returned.
+    Return the undelivered energy reports of both agents. A report contains the energy of one period.
     """
     node.manager.stop()
     node._open.pop_all()

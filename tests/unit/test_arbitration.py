@@ -288,9 +288,12 @@ class Jobs(RuleBasedStateMachine):
         assert {outcome.key for outcome in outcomes} == {request.key for request in requests}
 
     def killed(self, writes: int, function, *arguments) -> bool:
-        """Call a function in an agent that is killed when it has written `writes` values to the hardware.
+        """Call a function and kill the agent in the middle of the function.
 
-        The function returns whether the agent was killed.
+        The agent is killed at the write to the hardware that follows the first `writes` writes.
+
+        Returns:
+            Whether the agent was killed; False if the function needed no more than `writes` writes.
         """
         left = iter(range(writes))
 

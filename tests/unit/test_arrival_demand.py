@@ -1,6 +1,7 @@
-"""Tests of the forecast of how many units (GPUs or CPUs) later arrivals of jobs will need.
+"""Tests of the forecast of how many units (GPUs or CPUs) jobs that arrive later will need.
 
-The tests cover the mean of a Poisson process, its deviation, and unknown values.
+The forecast has a mean and a standard deviation for each time. Values that cannot be forecast are
+unknown.
 """
 
 from __future__ import annotations

@@ -195,11 +195,12 @@ def test_without_a_total_or_any_traffic_memory_energy_is_divided_by_cpu_time() -
 
 
 def test_core_energy_is_charged_as_counted_and_the_rest_of_the_package_by_cpu_time() -> None:
-    """Energy of the cores is divided by count; the remaining energy of the package by CPU time.
+    """The energy of the cores is divided by the counts of the processor, other energy by CPU time.
 
-    In the example, the package used 1000 microjoules. The cores used 800 of these, and the counts show how
-    much belongs to each job. The other 200 are divided in proportion to 30, 60 and 10 CPU seconds: two jobs
-    and the rest.
+    In the example, the package used 1000 microjoules. The cores used 800 of these. The processor counts
+    that two jobs used 500 and 200 of the 800. The other 200 microjoules of the package are divided in
+    proportion to CPU time. The two jobs used 30 and 60 CPU seconds, and everything else on the node used
+    10.
     """
     parts, rest, methods = shared(1000, CORE_ENERGY, 800, (30, 500), (60, 200))
     assert (parts, rest, methods) == ([560, 320], 120, [CORE_ENERGY, CORE_ENERGY])

@@ -1,7 +1,7 @@
 """Tests of benchmarks/balanced_training.py.
 
-The tests check the threshold at which three nodes lose their advantage, and that stored runs are not
-repeated.
+The benchmark trains on one, two and three nodes. The tests check the network latency from which three
+nodes are no longer faster than two, and that stored runs are not repeated.
 """
 
 from __future__ import annotations

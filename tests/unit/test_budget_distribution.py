@@ -86,7 +86,10 @@ def test_every_budget_is_kept_or_all_its_groups_have_their_floors(
 def test_no_power_is_left_that_a_group_could_use(
     case: tuple[PowerGroups, BudgetColumns], policy: DistributionPolicy
 ) -> None:
-    """A group of devices has less than its maximum only if one of its budgets has no free power left."""
+    """A distribution of power among groups of devices leaves no power that a group could still use.
+
+    If a group gets less than its maximum, at least one of the group's budgets has no free power left.
+    """
     table, budgets = case
     shares = distribute(table, budgets, policy)
     free = budgets.limit_watts - shares.committed_watts

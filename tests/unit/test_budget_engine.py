@@ -43,12 +43,12 @@ def cluster(watts: float, count: int = 4, **settings: object) -> FakeCluster:
 
 
 def reserve_watts(device_watts: float) -> float:
-    """Return the power that budgets assume for a node's parts other than packages and GPUs.
+    """Return the power that budgets assume for the parts of a node other than packages and GPUs.
 
-    The assumption holds for a node that has been observed only while idle.
+    Budgets assume this power for a node whose power has been read only while the node was idle.
 
     Args:
-        device_watts: power of the node's devices.
+        device_watts: power of the node's packages and GPUs.
     """
     return RESERVE_WATTS + UNKNOWN_SLOPE * (device_watts - IDLE_WATTS)
 

@@ -1,7 +1,7 @@
 """Tests of the power budgets in senergyctld, without Slurm.
 
-The tests check the decisions, the polls of nodes, and limits that operators change. They also check the
-stored data and a restart of the daemon.
+The tests check the decisions, the answers to nodes that ask for decisions (poll), and limits that
+operators change. They also check the stored data and a restart of the daemon.
 """
 
 from __future__ import annotations

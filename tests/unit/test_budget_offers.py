@@ -1,8 +1,8 @@
 """Tests of how the power of a budget is divided between pending and running jobs.
 
-The tests check the power that is offered to pending jobs and the power that running jobs keep. They also
-check the power limits of CPU packages whose GPUs are slowed down by limits of their own. Such a limit of a
-package costs no time.
+The tests check the power that is offered to pending jobs and the power that running jobs keep. They
+also check a special case: the GPUs of a job are slowed down by their own power limits. A limit of the
+job's CPU packages then costs no additional time.
 """
 
 from __future__ import annotations

@@ -166,10 +166,10 @@ def test_a_held_job_is_held_again_and_gets_its_own_begin_back() -> None:
 
 
 def test_a_job_whose_power_has_become_free_keeps_its_precedence_for_a_while() -> None:
-    """A job for which enough power has become free still goes before other jobs for a while.
+    """A job keeps its precedence for a while after enough power for it has become free.
 
-    The nodes of the job may still be busy with epilogs. Without this rule, a job with lower priority could
-    find free nodes in the meantime and take the power.
+    Its nodes may still be busy with epilogs. Without this rule, a job with lower priority could find free
+    nodes in the meantime and take the power.
     """
     begins = Begins()
     holds = StartHolds(begins)

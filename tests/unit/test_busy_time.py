@@ -1,4 +1,7 @@
-"""Tests of the busy time of a group of runs, against a simple count of every second."""
+"""Tests of the busy time of a group of runs (time in which at least one run is running).
+
+The result is compared with a simple count of every second.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ KEY = "powercap.power_limit[package-0]"
 
 
 class CeilingNode:
-    """A node with two packages and a settings manager whose running jobs the test chooses."""
+    """A node with two processor packages and the settings manager of the agent, for tests.
+
+    The test determines which jobs run on the node.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -42,7 +42,7 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def path(tmp_path, monkeypatch, prepared):
-    """The configured SQLite file, with content."""
+    """Configure a SQLite file that already contains data, and return the path of the file."""
     path = Path(shutil.copy(prepared, tmp_path))
     config = tmp_path / "energy.toml"
     config.write_text(f'[cluster]\nname = "c1"\n[controller]\ndatabase = "{path}"\n')

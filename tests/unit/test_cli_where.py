@@ -1,6 +1,7 @@
-"""Test `senergy where`: choice of a cluster, output, and submission to the chosen cluster.
+"""Tests of `senergy where`, which chooses a cluster for a job.
 
-Some tests let clusters or controllers fail to answer.
+The tests check the choice, the output, and the submission to the chosen cluster. In some tests,
+clusters or controllers do not answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`senergy workload`: statistics of workload files, as text and JSON."""
+"""Tests of `senergy workload`, which prints statistics of workload files as text or JSON."""
 
 from __future__ import annotations
 

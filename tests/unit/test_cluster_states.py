@@ -181,7 +181,10 @@ class Grid(GridFactorSource):
 
 
 class NoSlurm:
-    """A runner of Slurm commands that all fail. If `event` is set, a command fails after the event."""
+    """Stand-in for the function that runs Slurm commands. Every command fails.
+
+    If the attribute `event` holds an event, a command waits for the event before it fails.
+    """
 
     def __init__(self) -> None:
         self.event: threading.Event | None = None
@@ -270,7 +273,10 @@ class Peer:
 
 
 def proven(document: str) -> Callable[[str], bytes]:
-    """Return a response of senergyctld with this JSON object."""
+    """Return a fake HTTP server that responds with the JSON object `document`.
+
+    Each response has a seal, which proves that senergyctld sent the response.
+    """
 
     def response(credential: str) -> bytes:
         seal, content = ResponseSeal(credential, 200), document[:-1].encode()

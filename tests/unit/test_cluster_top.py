@@ -1,4 +1,4 @@
-"""`senergy top --cluster`: power of budgets, jobs and nodes of the cluster."""
+"""Tests of `senergy top --cluster`, which shows the power of budgets, jobs and nodes."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def value() -> float:
 def installation(tmp_path: Path) -> Path:
     """Return a folder with a small package for tests of the cache of compiled functions.
 
-    The package contains the decorator of compiled functions, and only two modules with functions that use
-    it.
+    The package contains a copy of the module that defines the decorator for compiled functions. Two
+    further modules contain functions with this decorator.
     """
     root = tmp_path / "site"
     folder = root / PACKAGE

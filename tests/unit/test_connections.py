@@ -53,7 +53,10 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat every peer as unprivileged, whoever runs the tests."""
+    """Let the agent treat every process that connects to it as unprivileged.
+
+    The tests then give the same result whether or not root runs them.
+    """
     monkeypatch.setattr(connections, "privileged", lambda _uid: False)
     monkeypatch.setattr("slurm_energy.agent.sockets.server.privileged", lambda _uid: False)
 

@@ -64,7 +64,11 @@ cap_watts = 300
 
 
 class Controller:
-    """A server on a free port. Credentials are `uid:` and the payload, decoded without munged."""
+    """HTTP server of the controller (senergyctld) on a free port, for tests.
+
+    The tests authenticate with plain text of the form `uid:payload` instead of munge credentials, so
+    munged need not run.
+    """
 
     def __init__(self, directory: Path, text: str = CONFIG, location: str = "") -> None:
         self.config = configuration.parse(text)

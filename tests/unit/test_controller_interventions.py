@@ -1,4 +1,4 @@
-"""Tests of the changes that senergyctld makes to jobs: other GPUs, and preemption.
+"""Tests of two interventions of senergyctld in jobs: a change of their GPUs, and preemption.
 
 The tests check the commands sent to Slurm, that no command is sent twice, and the recorded decisions.
 """
@@ -93,7 +93,10 @@ class Slurm:
 
 
 class Controller:
-    """Priority engine with interventions, connected as in senergyctld, for tests with a test clock."""
+    """Priority engine and the component that changes jobs in Slurm, for tests with a test clock.
+
+    The two parts are connected as in senergyctld.
+    """
 
     def __init__(self, slurm, policy="zeus", intervention_state=None, **more):
         lines = [f"{key} = {str(value).lower()}" for key, value in more.items()]

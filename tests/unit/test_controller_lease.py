@@ -1,7 +1,7 @@
 """Tests of the lease that decides which controller is active.
 
-The tests cover taking, renewal, release, and loss of the lease. A former holder of the lease must not write
-to the database.
+The lease is the exclusive right to write to the database. The tests cover taking, renewal, release,
+and loss of the lease. A former holder of the lease must not write to the database.
 """
 
 from __future__ import annotations

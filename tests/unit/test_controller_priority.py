@@ -172,9 +172,10 @@ def test_users_see_their_own_jobs_and_shares(make):
 
 
 def test_an_unknown_user_is_not_found(make):
-    """The controller reports an unknown user as an error.
+    """The controller answers a query for an unknown user with an error.
 
-    A former user who has energy records or shares is known, even if no host has the name any more.
+    A user is known if the database has energy records of the user, even if no host has the user's name
+    any more.
     """
     queueing = make(policy="zeus")
 
@@ -577,8 +578,9 @@ def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
 def test_new_jobs_begin_last_if_some_partitions_are_not_ranked(tmp_path, partitions, given):
     """New jobs get a default site factor only if slurm-energy ranks all partitions.
 
-    The plugin in slurmctld cannot know whether the partition of a new job is ranked. The default site factor
-    applies until the job is ranked.
+    A site factor is the part of Slurm's job priority that slurm-energy sets. The plugin in slurmctld
+    cannot know whether the partition of a new job is ranked. The default site factor applies until the
+    job is ranked.
     """
     config = configuration.parse(text(tmp_path, partitions=partitions))
     target = priority_pipeline.build_pipeline(config, None, None).publisher

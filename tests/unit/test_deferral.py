@@ -1,6 +1,8 @@
-"""Deferral policies plan no start later than allowed, and no more jobs than the capacity permits.
+"""Tests of the deferral policies.
 
-The plans of the policies that search for the best starts equal the result of an exhaustive search.
+No job may be planned to start later than allowed, and no more jobs may run than the capacity permits.
+The plans of the policies that search for the best starts must equal the result of an exhaustive
+search.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ ROW = {
 
 
 class Controller(fake_controller.FakeController):
-    """A stand-in for senergyctld that returns given rows of savings."""
+    """A stand-in for senergyctld that returns a given table of savings by deferred jobs."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         super().__init__({})

@@ -67,7 +67,7 @@ class Controller:
 
 
 class Clock:
-    """The monotonic clock of the delivery; waiting advances it."""
+    """Stand-in for the monotonic clock of the delivery. The test advances it instead of waiting."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -103,7 +103,10 @@ class Node:
         Path(path).write_text(json.dumps(data))
 
     def deliver(self) -> int:
-        """Deliver the records of the spool until nothing is due, and return the number of requests."""
+        """Deliver the records that wait on the node, until nothing is due.
+
+        Return the number of requests.
+        """
 
         async def run() -> int:
             before = len(self.controller.posts)
@@ -334,10 +337,10 @@ def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:
 
 
 def test_an_old_controller_that_knows_no_third_outcome(node: Node) -> None:
-    """If an old controller rejects a record only because its schema is newer, the record is not lost.
+    """A record with a newer schema is not lost if an old controller rejects it.
 
-    The controller does not know the outcome `retry` and names no release in its response. The agent delivers
-    the record again when the controller has been replaced by a newer release.
+    The old controller does not know the outcome `retry`, and names no release in its response. When a
+    newer controller has replaced it, the agent delivers the record again.
     """
 
     class Old(Controller):

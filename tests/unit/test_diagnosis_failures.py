@@ -1,4 +1,7 @@
-"""Findings about jobs that failed or did not finish: states, exit codes and work that was not saved."""
+"""Tests of the diagnosis of jobs that failed or did not finish.
+
+The tests check the findings about the states of jobs, exit codes, and work that was not saved.
+"""
 
 from __future__ import annotations
 

@@ -179,8 +179,11 @@ def test_cpu_time_of_the_computation_is_not_that_of_the_loader(
 ) -> None:
     """CPU time of the computation does not count as CPU time of the data loader.
 
-    The job has no GPU, and its steps wait for data. In the first case, the loader sleeps. In the second
-    case, the loader may use one CPU for computation. In the third case, it computes beside 4 other threads.
+    The job has no GPU, and its steps wait for data. The test has three cases. In the first case, less
+    than one CPU is busy: the loader sleeps, and no CPU time is blamed. In the second case, one CPU is
+    busy. This may be the computation, so the diagnosis blames the CPU time of the loader with low
+    confidence. In the third case, four CPUs are busy and the loader has 4 processes, so the confidence is
+    high.
     """
     phases = {"step": PhaseStatistics.of([1.0] * 500), "data": PhaseStatistics.of([0.6] * 500)}
     signals = [("cpu_busy_cores", cores), ("cpu_allocated_cores", 4.0), ("io_pressure_percent", 1.0)]

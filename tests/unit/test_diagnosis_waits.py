@@ -24,9 +24,10 @@ from slurm_energy.diagnosis.steps import Hint, PhaseStatistics, RankSteps, StepI
 def test_contention_without_pressure_is_seen_by_the_waiting_tasks(
     waiting: float, workers: int, expected: list[FindingKind]
 ) -> None:
-    """A job's waiting tasks reveal contention for CPUs if the CPU pressure is unknown.
+    """The diagnosis detects from a job's waiting tasks that other work takes the CPUs.
 
-    Other work on the node may leave few of its CPUs to the job. These CPUs then do not look busy.
+    The kernel's measure of waiting for CPUs (CPU pressure) is unknown in this test. The CPUs of the job
+    do not look busy, because other work leaves the job only few CPUs of the node.
     """
     signals = (
         series("cpu_busy_cores", [1.5] * 60),

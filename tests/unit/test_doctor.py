@@ -367,10 +367,10 @@ class _Clock:
 def test_power_is_right_though_the_machine_stood_still_in_readings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The doctor shows the correct power although the machine stops for a moment during readings.
+    """The doctor shows the correct power although readings of a counter are delayed.
 
-    In the test, the first three timed readings stop for 60 ms after the counter was read. The other readings
-    do not stop.
+    In the test, the machine stops for 60 ms in each of the first three readings, after the counter was
+    read and before the time is read. Later readings are not delayed.
     """
     Tree(tmp_path).cpus(4).two_packages()
     clock, readings = _Clock(), itertools.count()

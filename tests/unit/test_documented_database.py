@@ -22,7 +22,10 @@ NAMES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 
 
 def statements(name):
-    """Return the documented SQL statements of a server, for this host."""
+    """Return the SQL statements with which the documentation creates a database on a kind of server.
+
+    The host and the password in the statements are replaced by those of the test.
+    """
     (block,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
     (own,) = re.findall(rf"-- {NAMES[name]}\n(.*?)(?=-- |\Z)", block, re.DOTALL)
     return own.replace("controller.example.org", "localhost").replace("'...'", f"'{PASSWORD}'")

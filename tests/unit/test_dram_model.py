@@ -1,4 +1,7 @@
-"""Memory modules from SMBIOS tables (DMTF DSP0134, 7.18) and the thesis' model of their power."""
+"""Tests of the thesis' model of the power of memory, and of the memory sizes that it uses.
+
+The sizes of the memory modules come from SMBIOS tables (DMTF DSP0134, 7.18).
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def as_json(value: Any) -> Any:
 
 
 def exchanged(path: str) -> dict[str, Any]:
-    """Return a request to the controller, with its response."""
+    """Return an example request and response that an earlier release exchanged on the route `path`."""
     requests = json.loads((RELEASE / "controller_messages.json").read_text())
     return next(entry for entry in requests if entry["path"] == path and "response" in entry)
 
@@ -269,10 +269,10 @@ class TestTolerance:
         assert read.watts == report["watts"]
 
     def test_unknown_keys_of_a_poll_are_ignored(self) -> None:
-        """senergyctld accepts a poll of a node that has unknown keys, and ignores these keys.
+        """senergyctld accepts a node's report (poll) that has unknown keys, and ignores these keys.
 
-        Otherwise the nodes with a newer release would fall back to their safe power limits until senergyctld
-        is upgraded.
+        If it rejected such reports, the nodes with a newer release would fall back to their safe power limits
+        until senergyctld is upgraded.
         """
         poll = exchanged("/v1/budget/poll")["body"]
         known = NodePoll.from_json(poll)
@@ -309,8 +309,8 @@ class TestTolerance:
     def test_state_of_a_newer_format_stops_the_start_and_stays(self, node: Node, name: str) -> None:  # noqa: F811
         """An agent does not start if its state has a newer format, and the state files stay unchanged.
 
-        If the agent ignored the journal instead, it would take the values that it had changed for the
-        original values.
+        The state includes the journal of the original values of settings. If the agent started without the
+        journal, it would take the values that it had changed for the original values.
         """
         adopt_state(node)
         path = node.folder / "state" / name
@@ -391,8 +391,8 @@ def release_0_1(tmp_path_factory) -> Path:
 def test_release_0_1_reads_what_this_release_writes(node: Node, release_0_1: Path) -> None:  # noqa: F811
     """Release 0.1 reads the files and messages that this release writes.
 
-    Such a mix occurs when senergyd is downgraded while a job runs, or when agents of this release report to
-    a controller of 0.1.
+    Release 0.1 gets such files if senergyd is downgraded while a job runs. It gets such messages if
+    agents of this release report to a controller of 0.1.
     """
     manager = node.manager
     manager.begin(env(4, policy="edp"))

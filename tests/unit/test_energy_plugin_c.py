@@ -225,10 +225,10 @@ def test_a_silent_agent_is_not_waited_for_again_at_once(agent, plugin):
 
 
 def test_an_absent_agent_is_asked_again_at_once_however_slow_the_node(agent, plugin, tmp_path):
-    """Slurm's energy plugin tries at once to reach an absent agent again, even on a slow node.
+    """Slurm's energy plugin tries to reach an absent agent again at each request, without a pause.
 
-    The plugin does not wait between two attempts, because the next request may be the last of a step. Slurm
-    shows the energy up to this request.
+    A pause would be wrong, because the next request may be the last one of a job step. Slurm shows the
+    energy up to this request. The test also simulates a slow node.
     """
     agent.tell(100)
     assert plugin.joules() == 100

@@ -1,6 +1,7 @@
-"""The three kinds of database return byte-equal answers to the same queries.
+"""Tests that the three kinds of database return byte-equal responses to the same queries.
 
-This must hold whatever names and numbers are stored.
+The tests store unusual names and random numbers, because the responses must be equal whatever is
+stored.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ def answers(accounting):
 
 
 def grid_answers(accounting):
-    """Store carbon and price values, quotas and energies in a database, and yield query results.
+    """Fill a database with carbon and price values, quotas and energies, and yield query results.
 
-    The accounts have awkward names. A test compares the results of the different database systems, which
-    must be equal.
+    A test compares the results from different database systems, which must be equal. The account names
+    contain characters that databases may treat differently.
     """
     chance = random.Random(5)
     keys = [grid_values.SeriesKey("c1", "carbon", "uk", zone, "g/kWh") for zone in ("GB", "gb", "3")]

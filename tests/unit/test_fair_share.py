@@ -33,9 +33,10 @@ def as_asked(argv, text):
 
 
 def test_recorded_tree():
-    """The fair shares read from sshare are the fractions that Slurm 22.05 shows.
+    """The fair shares that are read from sshare equal the shares that Slurm 22.05 shows.
 
-    The fractions per level are: bio 10/42, phys 30/42, daemon 3/4, bin 1/4.
+    The test reads a recorded tree of accounts and users. On each level, an association gets its part of
+    the shares of this level: bio 10/42, phys 30/42, daemon 3/4, bin 1/4.
     """
     calls = []
     shares = read_shares(lambda argv: calls.append(argv) or as_asked(argv, RECORDED.read_text()), "lab")

@@ -77,8 +77,9 @@ def test_files_that_a_record_replaces_are_not_synced(node: Node) -> None:
 def test_a_step_that_ended_before_a_crash_has_one_record(node: Node, delivered: bool) -> None:
     """A step that ended before a crash of the agent has exactly one record.
 
-    The stored session of a job still contains an ended step until the next finalization or the job's end. A
-    crash before this time must not cause a second record of the step.
+    The agent stores the state of a job on disk (session). This state still contains an ended step until
+    the next finalization or the job's end. A crash before this time must not cause a second record of the
+    step.
     """
     node.manager.begin(env())
     node.manager.step("start", 5, "0")

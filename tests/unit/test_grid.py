@@ -1,6 +1,7 @@
-"""Tests of carbon intensity, prices and emissions: examples computed by hand, and properties.
+"""Tests of the computation of emissions and cost from carbon intensity and price.
 
-The tests cover the series of values over time, the footprints of energy, the units and the CSV files.
+The tests compare examples with calculations by hand, and check general properties. They cover the
+series of values over time, the footprints of energy, the units and the CSV files.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Site:
         return self.fetcher.status()[0]
 
     def pause_s(self) -> float:
-        """Return the seconds until the fetcher queries the provider of the first series again."""
+        """Return the seconds until the fetcher's next query to the provider of the first series."""
         return next(iter(self.fetcher._states.values())).due_s - time.monotonic()
 
 

@@ -46,9 +46,9 @@ class SteppingSearch:
 
 
 class FakeTuners:
-    """Fake of the tuners of a node, with one job that runs on several nodes.
+    """Fake of the object that tunes the jobs of a node, with one job on several nodes.
 
-    The fake records the changes of the operating point.
+    The fake records the changes of the operating point (hardware settings).
     """
 
     def __init__(self, node: str) -> None:

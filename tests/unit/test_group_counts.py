@@ -97,10 +97,11 @@ def test_an_implausible_jump_is_unknown() -> None:
 
 @pytest.mark.parametrize("first", ["counted", "uncounted"])
 def test_a_count_that_comes_or_goes_makes_the_total_unknown_once(first: str) -> None:
-    """The total of a resctrl group is unknown for one interval if one of its parts changes.
+    """The total use of a resctrl group is unknown for one interval if a count appears or vanishes.
 
-    A part is a monitoring group, which may gain or lose its count. The kernel's sum for the control group
-    omits a monitoring group that has no count.
+    A control group contains monitoring groups. The kernel's total for the control group omits each
+    monitoring group that has no count. In the test, a monitoring group loses its count or gets a count
+    back. The totals before and after this change cannot be compared.
     """
     counter = Counter()
     known, unknown = (50, {"a": 20, "b": 10}), (30, {"a": None, "b": 10})

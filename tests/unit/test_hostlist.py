@@ -84,7 +84,8 @@ def test_counts_per_node(runs: list[tuple[int, int]]) -> None:
 def test_text_that_is_no_node_name_is_in_no_list(node: str) -> None:
     """A text that is not the name of a node is not found in any host list.
 
-    Fuzzing found these texts: the parser reads them as separate host lists.
+    The tested texts contain special characters, for example brackets or commas. The parser reads them as
+    separate host lists. Fuzzing found these texts.
     """
     assert node_position(node, f"n[1-9],{node}" if "[" not in node else "n[1-9]") is None
 

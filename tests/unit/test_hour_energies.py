@@ -91,8 +91,9 @@ def test_energies_of_a_span_are_those_of_its_whole_hours(store_location: str, st
 def test_changes_of_sums_change_the_energies_of_hours(store_location: str) -> None:
     """If a stored sum of energy changes, the stored energies by hour change in the same way.
 
-    The energy of a group may move to another group. No row then remains for the old group. Periods that do
-    not cover exactly one hour are not included in the energies by hour.
+    The test changes the sums of two usage groups. It moves all energy of an hour from the first group to
+    the second, after which the first group has no row for this hour any more. Sums over periods other
+    than exactly one hour do not appear in the energies by hour.
     """
     migrations.prepare(store_location)
 

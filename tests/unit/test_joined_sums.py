@@ -1,6 +1,6 @@
-"""Reading of energy sums that the database joins into one text per period.
+"""Tests of the reader of energy sums, which the database joins into one text per period.
 
-No sum may be cut off, for any length of the text and any number of groups.
+The reader must return every sum completely, even if the text is very long and contains many groups.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def test_the_sums_of_a_day_have_all_its_groups_and_columns(store_location: str) 
 
 
 def test_sums_of_a_short_window_are_whole(store_location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sums over a short time window are complete even if they do not fit into one text.
+    """The sums over a short time window are complete even if the database must split them.
 
-    The database joins the sums of many rows into texts of limited length, and truncates longer texts. In the
-    test, all sums of the window together are longer than a text. Each text contains at most one row of each
-    group, whatever the number of periods.
+    The database joins the sums of many rows into texts, and truncates a text above a limited length. In
+    the test, all sums of the window together are longer than one text may be. Each text therefore
+    contains at most one row of each group.
     """
     monkeypatch.setattr(backends, "MAX_JOINED_BYTES", 17 << 10)
     migrations.prepare(store_location)

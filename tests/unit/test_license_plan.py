@@ -1,6 +1,7 @@
-"""Tests of the licenses that are withheld from jobs to represent a power budget.
+"""Tests of the Slurm licenses that are withheld from jobs to represent a power budget.
 
-The number of free licenses follows the headroom of the budget and its future limits.
+One license stands for one watt. The number of free licenses follows the headroom of the budget (power
+that is left under its limit) and its future limits.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Time that a training program needs to receive a batch from the loader's processes.
+"""Tests of the measured time in which a training program receives a batch from loader processes.
 
 The recorder reports this time only for batches that are ready when the program requests them.
 """

@@ -1,4 +1,8 @@
-"""Tests of `MeasuredExcess`: how far the measured power of a budget exceeds the committed power."""
+"""Tests of `MeasuredExcess`, which corrects a budget whose measured power is too high.
+
+The measured power is too high if it exceeds the committed power, the maximum power that the limits in
+force permit.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Test jobs that use nodes with different types of GPUs at once (mixed shapes).
+"""Tests of jobs that use nodes with different types of GPUs at once (mixed shapes).
 
-The predicted time of such a job is that of a program that balances its work between the types.
+The prediction assumes that the program of the job balances its work between the types.
 """
 
 from __future__ import annotations

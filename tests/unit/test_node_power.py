@@ -1,6 +1,7 @@
-"""Tests of reading a node's power: configuration of the source, and power that a BMC reports.
+"""Tests of the reader of a node's power.
 
-The tests follow the reported watts until they appear as the node's energy.
+The tests check the configuration of the power source. They also follow the power that a BMC
+(management controller) reports, until it appears as the node's energy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Tests of the recorder of nodes that are powered off: for how long, and with which energy.
+"""Tests of the recorder of nodes that are powered off.
 
-The energy reports include this energy.
+The recorder records for how long a node was off and how much energy it used in this time. The energy
+reports include this energy.
 """
 
 from __future__ import annotations

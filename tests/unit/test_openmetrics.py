@@ -1,6 +1,7 @@
 """Tests of the metrics for Prometheus, and of the listener that serves them.
 
-The listener limits connections and slow requests. It requires a token and TLS beyond loopback.
+The listener limits connections and slow requests. If it listens beyond the loopback interface, it
+requires a token and TLS.
 """
 
 from __future__ import annotations

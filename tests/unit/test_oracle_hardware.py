@@ -1,4 +1,8 @@
-"""Tests of hardware files: shipped files, names and aliases, and invalid files."""
+"""Tests of the hardware files, each of which describes a kind of device.
+
+The tests check the shipped files, the names and aliases of the kinds, and the errors for invalid
+files.
+"""
 
 from __future__ import annotations
 

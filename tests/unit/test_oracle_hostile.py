@@ -1,6 +1,7 @@
 """Tests of the predictor (oracle) with invalid input.
 
-Damaged files, odd scripts and odd measurements must each be refused in one line.
+The input is damaged files, odd scripts and odd measurements. The predictor must refuse each of them
+with an error message of one line.
 """
 
 from __future__ import annotations

@@ -66,8 +66,9 @@ def test_the_half_width_scales_with_all_scores(
 ) -> None:
     """The width of a prediction range is proportional to the scores of earlier predictions.
 
-    A score is the scaled error of an earlier prediction. Scores come from this kind of device and from other
-    kinds. If all scores are multiplied by a factor, the width grows by this factor.
+    A score is the scaled error of an earlier prediction. Some scores come from the predicted kind of
+    device, the others from other kinds. If all scores are multiplied by a factor, the width is multiplied
+    by the same factor.
     """
     quantile = conformal_quantile(prior_scores, own_scores)
     scaled = tuple(factor * score for score in prior_scores)

@@ -69,7 +69,7 @@ def study(models: tuple[str, ...] = MODELS) -> list[Measurement]:
 def random_split(
     rows: list[Measurement], count: int, seed: int
 ) -> tuple[list[Measurement], list[Measurement]]:
-    """Return `count` random rows, and the remaining rows."""
+    """Divide measurements at random into `count` measurements and the remaining measurements."""
     indices = set(np.random.default_rng(seed).choice(len(rows), count, replace=False).tolist())
     return [rows[index] for index in sorted(indices)], [
         row for index, row in enumerate(rows) if index not in indices
@@ -194,8 +194,10 @@ def test_many_rows_select_better_limits_than_none() -> None:
 def test_ranges_cover_unseen_rows(count: int) -> None:
     """The predicted 90 % ranges cover most of the measurements that were not used for the fit.
 
-    Earlier, they covered only 38 to 56 % of the withheld rows (measurements) of workloads with 8 rows. The
-    coverage of a single draw varies by about ten points, so ten draws are averaged.
+    This is a regression test. In an earlier version the ranges covered only 38 to 56 % of the unused
+    measurements if 8 measurements of a workload were used. The test selects the used measurements at
+    random. The coverage varies by about ten percentage points between selections, so it is averaged over
+    ten of them.
     """
     covered = np.mean([coverage(*random_split(study(), count, seed)) for seed in range(5, 15)], axis=0)
     assert np.all((covered >= 0.82) & (covered <= 0.97))
@@ -456,9 +458,10 @@ def test_own_factors_take_precedence_over_evidence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
-    """A calibration states a wider error range than the errors on the measurements used for its fit.
+    """A calibration from few measurements states a wider range of errors than its own errors show.
 
-    Parameters fitted to few measurements have smaller errors on these measurements than on others.
+    The parameters of the model are fitted to the measurements. The errors on these measurements are
+    therefore smaller than the errors on other measurements. The stated range takes this into account.
     """
     rows = study(("resnet50", "bert-base"))
     still = SearchSettings(generations=0, population=8, polish=0, kicks=0)

@@ -73,10 +73,11 @@ def test_a_power_without_readings_of_the_node_does_not_grow() -> None:
 def test_a_higher_load_is_covered_before_it_is_measured(
     slope: float, loads: list[float], factor: float
 ) -> None:
-    """The estimate for a load above all measured loads is not below the true power.
+    """The estimated power at a load above all measured loads is not below the true power.
 
-    The estimate is the power of a node's parts that have no power limit, as a function of the power of the
-    devices (the load). The test holds if the true slope of this function is at most `MAX_SLOPE`.
+    The load is the power of the devices. The estimate concerns the power of the node's other parts, which
+    have no power limit. Their true power grows linearly with the load. The slope of this growth is at
+    most `MAX_SLOPE` in the test.
     """
     other = learned(300.0, slope, sorted(loads))
     load = max(loads) * factor

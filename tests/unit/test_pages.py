@@ -32,10 +32,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors (link targets) of the headings of a Markdown page.
-
-    They are made as GitLab and GitHub make them.
-    """
+    """Return the anchors (link targets) that GitLab and GitHub make of a Markdown page's headings."""
     headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 

@@ -1,4 +1,4 @@
-"""Tests of the detection of regular pauses of a program.
+"""Tests of the function that detects whether a program pauses regularly.
 
 The tests also check that speeds are measured over whole cycles of work and pause.
 """

@@ -143,11 +143,12 @@ def test_the_tracker_counts_periods_per_second() -> None:
 
 
 def test_another_loop_needs_two_windows() -> None:
-    """The tracker accepts a new period of a program only after two windows that agree.
+    """The tracker accepts a new period of a program only after repeated agreeing measurements.
 
-    In the test, the period of the program changes. The first measurement window after the change is not
-    enough, because a window with twice the period may show a harmonic. The same window with a longer
-    duration does not count as a second window.
+    In the test, the period of the program changes from 1.5 s to 3.3 s, which is about twice as long.
+    Measurements in the first and in the second window after the change give no rate of progress, because
+    such a window may show only a harmonic. A longer measurement that starts at the same time as an
+    earlier one does not count as another window. The measurement in the third window gives the rate.
     """
     tracker = ProgressTracker()
     follow(tracker, 0.0, 1.5)

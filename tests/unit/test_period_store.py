@@ -1,7 +1,8 @@
-"""Test how periods (energy of a node in a time interval, by job) are stored in the database.
+"""Tests of the storage of energy periods in the database.
 
-Each period is stored once. The error for a bad period names the period. The rows of a period add up to its
-total. Implausible values are rejected.
+A period is the energy of one node in a time interval, divided among jobs. Each period is stored once.
+The stored parts of a period add up to its total. Implausible values are rejected. If a period is bad,
+the error names it.
 """
 
 from __future__ import annotations

@@ -260,9 +260,10 @@ def untuned(objective: str = "edp", **changes: object) -> PolicyRequest:
 @pytest.mark.parametrize("model", [None, "gemm2", "my-own"])
 @pytest.mark.parametrize("mode", ["off", "advise", "on"])
 def test_edp_takes_no_published_row_of_another_program(model: str | None, mode: str) -> None:
-    """The policy edp does not apply a published table entry to another program.
+    """The policy edp does not apply a table entry that was published for another program.
 
-    A GEMM job without --energy-model once had 94 % more EDP with the entry of another GEMM.
+    In the test, no published entry has the value of --energy-model. A GEMM job without
+    --energy-model once had 94 % more EDP with the entry of another GEMM.
     """
     made = plan(PolicyRequest("edp", tuning_mode=mode, model=model), node(gpus=1))
     assert made.settings == ()

@@ -1,7 +1,7 @@
-"""A fault in a site's own scheduling policy causes an error of one line.
+"""Tests that a fault in a site's own scheduling policy causes an error message of one line.
 
-The line names the policy, the file and the line in this file. This holds in the simulator and in the live
-queue.
+The message names the policy, the file and the number of the faulty line. The simulator and the live
+queue give the same message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tests of how a power budget admits jobs and reacts to nodes.
 
-The tests check the admission of jobs under budgets, the safe limits of nodes, the trust in the reports of
-nodes, and the sentences that explain a decision.
+The tests check the admission of jobs under budgets, the safe limits of nodes, the detection of nodes
+with implausible reports, and the sentences that explain a decision.
 """
 
 from __future__ import annotations

@@ -142,7 +142,10 @@ def test_closing_the_counter_closes_the_sensor() -> None:
 
 
 class Measuring:
-    """Stand-in for a slow power meter. It gives the next of `answers` only when the test permits it."""
+    """Stand-in for a slow power meter: a reading ends only when the test permits it.
+
+    A reading returns the next value in `answers`, or raises it if it is an exception.
+    """
 
     def __init__(self, *answers: float | Exception) -> None:
         self.answers = list(answers)

@@ -189,8 +189,10 @@ HOLDING = {
 def test_decoys_that_share_nodes_do_not_shorten_a_job_that_takes_one(policy, kind):
     """A user's cheap one-core jobs do not shorten the predicted time of a long job.
 
-    The long job takes one node alone. The cheap jobs (decoys) run one after the other for eight hours. They
-    cost little in comparison with what the long job occupies.
+    The long job takes one node alone. Before, the user runs short jobs with the same name as decoys. They
+    use one core each, run one after the other for eight hours, and cost little in comparison with what
+    the long job occupies. The long job moves up at most one place in the queue, and its predicted time is
+    half a day.
     """
     held, cheap, _ = HOLDING[kind]
     long, others = LONG | {"cpus": 1} | held, [honest | {"cpus": 1} for honest in HONEST]

@@ -223,10 +223,10 @@ NAMED = st.lists(st.tuples(st.integers(1, 4), st.text("aé", max_size=9)), max_s
 @ANYWHERE
 @given(steps=st.lists(st.tuples(NAMED, st.booleans(), st.integers(4, 5), st.integers(0, 40)), max_size=6))
 def test_a_reread_journal_equals_a_first_read(place, steps):
-    """A journal that is read again yields the same jobs as a journal that is read from scratch.
+    """A reader that reads a changed journal again returns the same jobs as a new reader.
 
-    Between the two readings, the journal has grown, was truncated, or was replaced by another journal of the
-    same snapshot.
+    The journal contains the changes of the queue since a snapshot. Between the two readings, the journal
+    has grown, was truncated, or was replaced by another journal of the same snapshot.
     """
     source, jobs = put(place, snapshot([JOB], generation=4)), []
     for more, anew, generation, cut in steps:

@@ -1,4 +1,4 @@
-"""Measurement of the energy of program sections, with a fake agent.
+"""Tests of the measurement of the energy of program sections, with a fake agent.
 
 The fake agent returns energies that the tests know.
 """

@@ -25,9 +25,9 @@ OWNER = 1000
 
 
 class Reports:
-    """Progress reports on a node with one running job (job 5), for tests.
+    """Receiver of progress reports on a node on which one job (job 5) runs, for tests.
 
-    The test sets the clock.
+    The clock of the receiver shows the time that the test sets.
     """
 
     def __init__(self) -> None:

@@ -98,10 +98,10 @@ def test_a_slower_half_is_no_pause() -> None:
 @pytest.mark.parametrize("variation", [0.01, 0.03, 0.1])
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 def test_the_standard_error_is_honest(variation: float, correlation: float) -> None:
-    """The tracker's reported standard error of the speed is not too small.
+    """The tracker does not report too small a standard error of the speed.
 
-    Over 400 windows, the mean squared deviation of the speed is at most 1.5 times the mean reported
-    variance.
+    In 400 random series of steps, the mean squared error of the speed is at most 1.5 times the mean
+    reported variance.
     """
     numbers = random.Random(7)
     squares = errors = 0.0

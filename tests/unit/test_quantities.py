@@ -1,4 +1,7 @@
-"""Parsing and formatting of power and energy, and arithmetic of wrapping counters."""
+"""Tests of the parsing and formatting of power, energy and durations.
+
+The module also tests the arithmetic of counters that wrap.
+"""
 
 import math
 

@@ -236,10 +236,11 @@ def attributes_of_arguments(names: set[str]) -> set[str]:
 
 
 def looped_options(tree: ast.Module) -> set[str]:
-    """Return the command-line options that a module reads by name in a loop.
+    """Return the names of command-line options that a module reads in a loop over a list of names.
 
-    Such a module contains `getattr(args, name.replace(...))` in a loop over option names. For a module
-    without this expression, the result is empty.
+    A test of the readers of options needs these names, because they do not appear as attributes in the
+    module's code. The loop is recognised by `getattr(args, name.replace(...))`. For a module without this
+    expression, the result is empty.
     """
     if "getattr(args, name.replace" not in ast.unparse(tree):
         return set()

@@ -73,7 +73,7 @@ def test_a_column_that_would_unpack_to_gigabytes_is_refused() -> None:
 def test_adding_up_nodes_keeps_the_energy(columns: list[list[float]], delays: list[int], points: int) -> None:
     """Adding up the power traces of several nodes keeps their energy.
 
-    One node keeps its energy also if its trace is combined at a lower resolution.
+    The energy of a single node is also kept when its trace is reduced to fewer points.
     """
     traces = [
         decode_trace(encode_trace(1000.0 + delay, 1.0, {"cpu": column}))

@@ -162,7 +162,7 @@ def test_the_command_shows_findings(
 
 
 class Alerts:
-    """Alerts of a site whose deliveries are recorded."""
+    """Sender of alerts about findings, with a test clock. It records the alerts that are sent."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, findings: RunningFindings, **values: Any) -> None:
         self.sent: list[tuple[int, str]] = []

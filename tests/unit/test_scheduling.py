@@ -46,7 +46,8 @@ BUILT_IN = [
 def example(now_s: float = 1000.0) -> Queue:
     """Return an example queue of three jobs of two users.
 
-    The alternatives (time in seconds, watts) and their energy-delay products (EDP) in joule seconds are:
+    An alternative is a way to run a job. Job 1 has two alternatives, the other jobs have one. The
+    alternatives (time in seconds, watts) and their energy-delay products (EDP) in joule seconds are:
 
     - job 1: (100, 400) with EDP 4.0e6, or (50, 1000) with EDP 2.5e6;
     - job 2: (80, 500) with EDP 3.2e6;
@@ -149,7 +150,7 @@ def test_a_job_waits_for_a_shape_that_meets_its_deadline(name):
 
 
 def busy(end_s: float, free: tuple[int, int] = (0, 1)) -> UnitCapacity:
-    """Return the capacity of a cluster with two kinds of units, for a test of the scheduler.
+    """Return the capacity of a cluster with two kinds of units (such as GPUs), for scheduler tests.
 
     One unit of kind 0 is busy until `end_s`. `free` is the number of free units of each kind.
     """

@@ -94,8 +94,9 @@ def test_values_of_a_newer_release_are_not_written(answer):
 def test_a_response_reaches_only_shared_sections(answer):
     """A node's setup takes only the shared sections of the configuration from senergyctld.
 
-    Root's daemons trust the other sections. The user of senergyctld must not be able to change these
-    sections through a response.
+    Shared sections are sections that must be equal on all hosts. Daemons that run as root trust all other
+    sections. Therefore senergyctld, which runs as another user, must not be able to change these other
+    sections through its response.
     """
     answer["shared"]["agent"] = {"state_dir": "/etc"}
     answer["shared"]["policies"] = {'x]\n[agent]\nstate_dir = "/etc"\n[policies.y': {"cap_watts": 300.0}}

@@ -257,10 +257,10 @@ KILLED = [
 
 @pytest.mark.parametrize(("action", "number"), KILLED)
 def test_a_killed_setup_is_undone_or_completed(tmp_path, monkeypatch, action, number):
-    """A setup that was killed can be undone, and it can be completed by a second setup.
+    """A setup that was killed can be undone, or completed by a second setup.
 
-    The test repeats the setup and kills each setup at a later write of a file, five writes later each time.
-    It ends when a setup is complete before the kill.
+    The test repeats the setup and kills it at ever later moments, each time five writes to disk later
+    than before. The test ends when a setup completes without being killed.
     """
     complete = Host(tmp_path / "complete", "opt")
     complete.setup()
@@ -444,9 +444,10 @@ def test_several_nodes_on_one_host(tmp_path):
 
 
 def test_a_node_gets_alloc_only_after_slurmctld(tmp_path):
-    """Setup of a node adds the PrologFlags value Alloc only after slurmctld has it.
+    """Setup of a node sets the flag Alloc in PrologFlags only after slurmctld's host has set it.
 
-    With Alloc, slurmd waits for a message that slurmctld sends only if it has Alloc itself.
+    With Alloc, slurmd waits for a message of slurmctld. slurmctld sends this message only if Alloc is
+    also set on its own host. Without this order, slurmd would wait in vain.
     """
     host = Host(tmp_path, "plain")
     host.conf.write_text(host.conf.read_text().replace("SlurmctldHost=node1", "SlurmctldHost=head"))

@@ -1,7 +1,7 @@
-"""Tests of the time limits between which the energy of a job and of its steps is counted.
+"""Tests of when the counting of the energy of a job and of its steps begins and ends.
 
-A job and its step may start or end almost at the same time. Both then use the same sample of the counters at
-this time.
+A job and its step may start or end almost at the same time. Both then use the same sample of the
+counters at this time.
 """
 
 from __future__ import annotations

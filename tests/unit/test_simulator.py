@@ -599,9 +599,10 @@ def test_the_fast_path_leaves_an_overloaded_cluster_to_the_column_engine(monkeyp
 
 
 def test_columns_with_gaps_reach_compiled_code_without_them(monkeypatch):
-    """The simulator copies columns with gaps in memory before it passes them to compiled code.
+    """The simulator copies arrays with gaps in memory before it passes them to compiled code.
 
-    Numba compiles a function again for each memory layout of its arrays, which takes seconds.
+    The compiled code thus gets arrays without gaps only. Numba would compile a function again for each
+    other memory layout, which takes seconds.
     """
     work, layouts = rigid([(0, 1, 1), (1, 2, 1)]), []
     work = replace(work, time_s=np.repeat(work.time_s, 2)[::2], submit_s=np.repeat(work.submit_s, 2)[::2])

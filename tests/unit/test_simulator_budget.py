@@ -72,9 +72,11 @@ def rules(**changes):
 
 
 def run(jobs, budget, rule, discipline=Discipline.EASY, kinds=(NODE,), **settings):
-    """Return the result of a simulation under the policy `charon`, and samples of the power.
+    """Simulate jobs under a power budget and the scheduling policy `charon`.
 
-    A sample is a pair (time, power) after each point in time.
+    Returns:
+        The result of the simulation, and samples (time, power of the cluster). There is one sample for
+        each point in time at which the simulator processed events.
     """
     samples = []
     setting = ScheduleSettings(discipline, budget_watts=budget, budget_rules=rule, **settings)
@@ -142,10 +144,11 @@ def test_power_exceeds_an_unknown_step_for_at_most_one_control_period(rows, step
 
 
 def test_running_jobs_keep_their_floors_and_no_job_starts_below_them():
-    """Running jobs keep their minimum power limits (floors) when the budget falls.
+    """Running jobs keep their minimum power limits (floors) when the budget falls far below them.
 
-    The floors are at half of the range of power limits. After the budget has fallen from 1500 W to 500 W at
-    50 s, no job is interrupted. The power stays above the budget.
+    The floors are in the middle of the range of power limits. The budget falls from 1500 W to 500 W after
+    50 s. No job is interrupted. The power remains at the sum of the floors, and is reported as above the
+    budget.
     """
     jobs = random_jobs([(0.0, 2, 100.0, 300.0, 0.5), (20.0, 1, 10.0, 300.0, 0.5)])
     budget = StepFunction([0.0, 50.0], [1500.0, 500.0])
@@ -219,8 +222,9 @@ def test_responses_of_jobs_to_power_limits():
 def test_the_power_of_a_shape_does_not_depend_on_the_other_shapes_of_its_job(slowdown_limit):
     """The power of one shape of a job does not depend on the job's other shapes.
 
-    A shape is a possible set of resources; a job uses only one of its shapes. A slowdown limit must
-    therefore not be divided among shapes, but only among groups that run at the same time.
+    A shape is a possible set of resources; a job uses only one of its shapes. The power of a shape must
+    therefore be the same whether the job has one shape or three. In particular, the slowdown limit of the
+    job must not be divided among its shapes.
     """
     jobs = workload(
         np.array([0, 3]),

@@ -67,10 +67,10 @@ def test_requests_of_jobs_keep_their_rows_when_jobs_are_sorted_by_submission():
 
 
 def test_jobs_end_at_their_time_limit_if_it_is_enforced():
-    """If time limits are enforced, a job ends at its limit at the latest.
+    """The simulator ends a job at its time limit if time limits are enforced.
 
-    The second job would run longer than its limit of 50 s. The third job has no limit. The fourth job ends
-    exactly at its limit.
+    Four jobs run one after another. Job 1 ends before its limit. Job 2 would run longer than its limit of
+    50 s. Job 3 has no limit. Job 4 ends exactly at its limit.
     """
     jobs = jobs_of(
         (0.0, 1, 30.0, 40.0),

@@ -42,9 +42,10 @@ def test_random_runs_keep_the_budget():
 
 
 def jobs_of(*rows, **columns):
-    """Return a workload for the simulator.
+    """Return a workload (list of jobs) for the simulator.
 
-    Each row is one job: (submission time, units, run time, watts).
+    Each argument in `rows` describes one job by (submission time, units, run time, watts). A unit is a
+    part of a node, such as a GPU. `columns` adds further properties of the jobs.
     """
     return workload(
         np.arange(len(rows) + 1),
@@ -122,8 +123,9 @@ def test_a_node_is_not_switched_off_if_it_would_then_draw_more_than_a_later_budg
 def test_floors_include_the_power_of_nodes_that_boot():
     """A job must wait if its start would exceed a later, lower limit of the power budget.
 
-    In the test, the limit is 200 W from second 150 on. The first job needs at least 50 W. The second job
-    needs a node that must boot with 200 W. Both do not fit together, so the second job must wait.
+    In the test, the limit falls from 600 W to 200 W at second 150. The first job runs then, and needs at
+    least 50 W. The second job needs a node that must boot with 200 W, from second 120 on. Both together
+    would exceed 200 W, so the second job must wait.
     """
     kind = NodeKind("n", 2, 1, 50.0, boot_s=60.0, boot_watts=200.0)
     jobs = jobs_of((0.0, 1, 300.0, 50.0), (120.0, 1, 50.0, 20.0))
@@ -134,11 +136,12 @@ def test_floors_include_the_power_of_nodes_that_boot():
 
 
 def test_power_that_a_job_draws_less_than_its_idle_units_is_not_spent_on_other_jobs():
-    """Idle power that a job's units do not draw is not given to other jobs.
+    """If a job draws less than its node drew when idle, other jobs may not use the difference.
 
-    The first job draws 10 W on a unit that would draw 90 W when idle. A power limit could lower the job's
-    power to 2 W. The job ends at 50 s. The second job must not use the 80 W in between: it starts at 200 s,
-    when the budget rises.
+    A node draws 90 W when idle. The first job draws only 10 W, so its start lowers the power of the
+    cluster. After the job has ended at 50 s, the node draws 90 W again. If the second job used the 80 W
+    in between, the power would exceed the budget of 190 W that applies from 60 s on. The second job
+    therefore starts only at 200 s, when the budget rises.
     """
     kind = NodeKind("n", 2, 1, 90.0, 90.0)
     jobs = workload(
@@ -210,7 +213,7 @@ def test_an_urgent_job_preempts_no_job_if_its_nodes_would_boot_above_a_later_bud
 def test_the_restart_counts_in_the_time_for_which_a_job_is_expected_to_run():
     """The expected run time of a restarted job includes the time that the restart takes.
 
-    Otherwise backfill would start a restarted job before another job, which would then be delayed.
+    Otherwise backfill would start a restarted job before another job and would thus delay the other job.
     """
     cluster = Cluster([NodeKind("n", 1, 1)])
     jobs = jobs_of((0.0, 1, 100.0, 10.0))

@@ -199,10 +199,11 @@ def test_the_load_of_several_kinds_is_the_least_possible_utilisation(seed):
 
 
 def test_a_load_of_one_does_not_count_all_jobs_on_the_few_fastest_gpus():
-    """The offered load of jobs counts slow GPUs as well as the few fastest ones.
+    """The offered load of jobs counts all GPUs, not only the few fastest ones.
 
-    One unit is fast, and nine slow units take twice the time. Together they complete 5.5 jobs per second.
-    Jobs that arrive at this rate are a load of 1.
+    The load is 1 if the GPUs can just complete the jobs that arrive. In the test, one GPU is fast, and
+    nine slow GPUs take twice the time. Together they complete 5.5 jobs per second. Jobs arrive at this
+    rate, so the load is 1.
     """
     work = workload(
         np.arange(56) * 2,

@@ -1,4 +1,7 @@
-"""Roles in Slurm's database, parsed from the output of sacctmgr."""
+"""Tests of the parser of sacctmgr's output, from which slurm-energy learns the roles of users.
+
+Roles, for example operator, are stored in Slurm's database.
+"""
 
 from __future__ import annotations
 

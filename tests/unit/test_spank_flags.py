@@ -150,9 +150,9 @@ def unbounded(program):
 
 @pytest.fixture
 def bare(program, tmp_path):
-    """Yield a driver of the tested program for which no policy file exists.
+    """Yield a driver, which runs the test program that loads the SPANK plugin.
 
-    A test may write the file.
+    No policy file exists for this driver. A test may write the file.
     """
     driver = Driver(program, tmp_path / "policies")
     yield driver

@@ -159,9 +159,10 @@ def test_the_document_is_there_once_per_news(recorded: StepRecorder) -> None:
 
 
 def test_a_busy_recorder_delays_nothing(recorded: StepRecorder) -> None:
-    """Recording a step does not block while the recorder's lock is held.
+    """Recording a step does not block while another function holds the recorder's lock.
 
-    A signal handler, for example, runs in the thread that holds the lock.
+    A signal handler may record a step in the same thread that already holds the lock. Waiting for the
+    lock would then never end.
     """
     with recorded._lock:
         recorded.add("step", 0, 5)
@@ -294,7 +295,7 @@ def test_a_loader_whose_settings_fail_is_watched(recorded: StepRecorder) -> None
 
 
 class Tensor:
-    """Tensor that stores where it was moved."""
+    """Stand-in for a PyTorch tensor that records to which device it was moved."""
 
     def __init__(self, pinned: bool = False) -> None:
         self.pinned, self.moves = pinned, []

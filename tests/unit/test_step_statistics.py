@@ -1,4 +1,8 @@
-"""Test the statistics of training steps: exact sums, outliers as defined, and bounded memory."""
+"""Tests of the statistics of training steps.
+
+The tests check that sums are exact, that outliers are found by their definition, and that the use of
+memory is bounded.
+"""
 
 import math
 import statistics

@@ -1,4 +1,8 @@
-"""Classes of jobs of a study, their response curves, and the plan of missing measurements."""
+"""Tests of the step `characterise` of a study.
+
+The tests cover the classes of jobs, the response curves of the classes, and the plan of missing
+measurements.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Test the step `model` of a study, which makes the digital twin of a cluster.
 
-The tests calibrate the twin against a known cluster, check the replay error, refuse bad twins, and resume
-interrupted calibrations.
+A digital twin is a simulator that is calibrated with the measured jobs of the cluster. In the tests,
+the true settings of the cluster are known. The tests check the calibrated settings, the error of a
+replay of measured days, the refusal of a twin with too large errors, and the continuation of an
+interrupted calibration.
 """
 
 from __future__ import annotations

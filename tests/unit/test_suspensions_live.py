@@ -410,5 +410,5 @@ def test_the_flag_is_checked_and_keys_without_effect_are_reported() -> None:
 
 
 def deferral_text(config: Config) -> str:
-    """Return the line of the policy file that states the time of a restart (`restart_s`)."""
+    """Return the line of the policy file that starts with `restart_s`, the duration of a restart."""
     return next(line for line in policy_file_text(config).splitlines() if line.startswith("restart_s"))

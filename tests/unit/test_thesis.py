@@ -30,7 +30,10 @@ import thesis_claims
 
 @pytest.fixture(autouse=True)
 def printed_rankings(monkeypatch):
-    """Register the rankings as printed in the thesis as scheduling policies, for one test only."""
+    """Register the rankings of the thesis as scheduling policies, for one test only.
+
+    The rankings are exactly those that the thesis prints.
+    """
     registry.names()  # the built-in policies register once per process: before the registry is copied
     monkeypatch.setattr(registry, "_policies", dict(registry._policies))
     load_file(reproduce.RANKINGS)
@@ -82,9 +85,10 @@ def test_the_printed_ranking_puts_the_heavier_user_first():
 
 
 def test_claims_are_judged_from_the_results():
-    """The comparison with the thesis states for each claim of the thesis whether our results agree.
+    """The script that checks the claims of the thesis judges them from the results of our runs.
 
-    In the test, a power above the budget or a missed deadline changes the verdict.
+    For each claim of the thesis, the script states whether our results agree. In the test, a power above
+    the budget or a missed deadline changes the verdict.
     """
     rows = {claim.quantity: claim for claim in thesis_claims.claims(results())}
     assert rows["zeus against pollux, energy %"].ours == pytest.approx((-10.0, 0.0))
@@ -157,10 +161,10 @@ def test_a_number_of_seeds_must_be_positive(capsys):
 
 
 def test_a_stated_speedup_costs_communication_power():
-    """GPUs draw less power during communication, which limits the speedup of a job.
+    """A scenario can state how much power GPUs draw during communication.
 
-    In the test, the speedup is 1.6 per doubling of the number of GPUs. 8 GPUs then compute for
-    0.8^3 of the time. In the rest of the time, they draw the stated share of their power.
+    In the test, the speedup of a job is 1.6 per doubling of the number of GPUs. 8 GPUs therefore compute
+    only for 0.8^3 of the time. In the rest of the time they communicate, and draw 45 % of their power.
     """
     base = reproduce.read("thesis-pareto")
     exact = replace(base.workload, prediction_error=0.0, hours=0.2)

@@ -56,7 +56,12 @@ def scanned(data: bytes, size: int = 11) -> tuple[list[Any], str]:
 
 
 def imported(document: Any, offset_ns: int = 0) -> tuple[list[dict[str, Any]], EventTally, str]:
-    """Import a trace. Return the written events, the tally of all events, and the error message."""
+    """Test helper: import a trace into a timeline and return the result.
+
+    The result is a tuple of three values: the events that were written, the counts of all events (shown,
+    outside the time window, refused), and the error message. The message is empty if the import
+    succeeded.
+    """
     parts: list[bytes] = []
     writer = TraceWriter(parts.append, {})
     data = document if isinstance(document, bytes) else json.dumps(document).encode()

@@ -46,10 +46,10 @@ def trace(sources: TimelineSources, overview: Overview | None = None) -> dict[st
 def events_of(
     records: Sequence[Any], window: TimeWindow = WINDOW, **changes: Any
 ) -> tuple[list[Any], EventTally]:
-    """Write the records of one process to a trace, and return the events of the trace.
+    """Write the records of one process to a trace file, and return the events of the file.
 
-    The second result counts the events that were shown, that lie outside the time window, and that were
-    refused.
+    The second result counts three kinds of events: those in the file, those outside the time window, and
+    those that were refused.
     """
     parts: list[bytes] = []
     writer = TraceWriter(parts.append, {})

@@ -1,6 +1,8 @@
-"""Tests of the checks of the allocation with which a balanced training program starts.
+"""Tests of the checks of the Slurm allocation at the start of a balanced training program.
 
-The rank of a process is read from its environment. Allocations that the program cannot use are refused.
+A balanced training program divides its work among nodes of unequal speed. It reads the rank of each
+process from the environment. It refuses an allocation that it cannot use, for example one with all
+ranks on the same node.
 """
 
 from __future__ import annotations

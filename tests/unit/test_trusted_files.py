@@ -1,4 +1,7 @@
-"""Trusted files: a file that another user could have written is rejected with one line."""
+"""Tests of the function that reads trusted files.
+
+The function must reject a file that another user could have written. The error has one line.
+"""
 
 from __future__ import annotations
 

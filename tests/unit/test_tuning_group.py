@@ -1,6 +1,7 @@
 """Tests of tuning a job on several nodes, which form a group.
 
-All nodes must have the same operating point, although messages are lost and agents are killed.
+All nodes must have the same operating point (hardware settings), although messages are lost and
+agents are killed.
 """
 
 from __future__ import annotations

@@ -73,9 +73,11 @@ def test_no_point_is_chosen_that_may_exceed_the_slowdown_limit(seed):
 
 
 class MostlyFlat(Prior):
-    """Prior for a job that is probably not slowed down by a lower limit.
+    """Prior for tests: a lower power limit probably does not slow the job down.
 
-    Such a job would run best at the lowest limit. With 15 % probability, a lower limit slows the job down.
+    The prior contains two cases. With a probability of 85 %, the job is hardly slower at lower limits,
+    and would run best at the lowest limit. With a probability of 15 %, lower limits slow the job down
+    much.
     """
 
     log_time = np.log([[2.0, 1.4, 1.05, 1.0], [1.02, 1.01, 1.0, 1.0]])

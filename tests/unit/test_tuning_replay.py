@@ -1,6 +1,7 @@
 """Tests of benchmarks/tuning.py, which replays measured data of GPUs.
 
-The tests use data of GPUs, power limits and networks that the benchmark does not know.
+The data of the tests contain GPUs, power limits and networks that do not occur in the benchmark's own
+data.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Test the controller's tuning advice to agents and the routes of `senergy tune`.
 
-The tests check the rights of users, forged requests, and that only one run of a program explores at a time.
+The tests check that users see and change only their own programs, and that requests for jobs of other
+nodes are refused. They also check that only one run of a program at a time tries new settings
+(explores).
 """
 
 from __future__ import annotations

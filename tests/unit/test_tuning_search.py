@@ -268,10 +268,11 @@ def test_a_probe_is_worth_a_small_expected_gain_in_a_long_job_only():
 
 
 def test_the_nearest_point_may_cost_the_losses_that_the_job_can_still_bear():
-    """The search tries the nearest operating point only if the job can bear the possible loss.
+    """The search tries no operating point if even the nearest one may cost too much.
 
-    The two operating points of the test are far from the untuned point. If the loss at the nearer point may
-    be too high, no point is tried. The point farther away is not tried before the nearer one.
+    A tuned job can bear only a limited loss from measurements at bad operating points. The two operating
+    points of the test are far from the untuned point. If the loss at the nearer point may be too high, no
+    point is tried. The farther point is not tried before the nearer point.
     """
     times = np.array([[1.3, 2.0], [1.01, 1.02]])
     log_time = np.log(np.hstack([np.ones((2, 1)), times])).astype(np.float32)

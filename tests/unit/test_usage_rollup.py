@@ -186,8 +186,8 @@ def test_cpu_time_is_exact_in_any_window(rollup: Rollup) -> None:
 def test_time_in_which_a_job_was_suspended_does_not_count(store_location: str) -> None:
     """The time in which a job was suspended does not count as usage.
 
-    The remaining time is distributed evenly over the run. The usage in adjacent windows adds up to
-    the remaining time.
+    The time in which the job ran is distributed evenly over the period from its start to its end. The
+    usage in adjacent time windows adds up to the time in which the job ran.
     """
     rollup = Rollup(store_location)
     rollup.deliver_record(start=T0 + 600.5, end=T0 + 2 * HOUR + 1000.5)
@@ -489,9 +489,10 @@ def _actions() -> list[Callable[[Rollup], None]]:
 
 
 def direct_energies(rollup: Rollup, start: int, end: int) -> dict[tuple[str, str, str], Fraction]:
-    """Return the energies by kind, account and user as a reference for the stored sums of usage.
+    """Return the energies by kind, account and user, computed directly from the stored rows.
 
-    The energies are computed directly from the rows of periods, records and facts.
+    A test compares the stored sums of usage with these energies. The rows are those of the energy
+    periods, of the jobs' energy records, and of the data about jobs from Slurm's accounting.
     """
     rows = rollup.connection.execute(select(tables.periods)).mappings().all()
     records = rollup.connection.execute(select(tables.records)).mappings().all()

@@ -41,7 +41,10 @@ DAY = {"edges": f"{T0},{T0 + 2 * HOUR}", "by": "account,user", "cluster": "c1"}
 
 
 class Grid(GridFactorSource):
-    """A source of grid factors that returns fixed factors for all times."""
+    """Stand-in for the source of the factors that turn energy into emissions and cost.
+
+    It returns the same given factors for all times.
+    """
 
     def __init__(self, factors: GridFactors) -> None:
         self.given = factors

@@ -440,9 +440,10 @@ def test_everything_is_reported_at_once_by_line(host: Path, capsys: pytest.Captu
 def test_a_faulty_edp_entry_is_one_finding(
     setting: str, host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An EDP entry whose only value is invalid causes one finding.
+    """`senergy config check` reports an invalid value in a table `[[edp]]` as one error.
 
-    There is no second finding that the entry sets nothing.
+    If the invalid value is the only value of the table, the command does not report in addition that the
+    table sets nothing.
     """
     path = written(host, f"[[edp]]\ngpu = 'A100'\n{setting}\n")
     assert main(["config", "check", str(path)]) == 3

@@ -189,10 +189,10 @@ def test_evaluation_in_the_loop_is_no_forward_pass(events: list[str]) -> None:
 
 
 def test_short_steps_stand_for_their_neighbours(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a timed step represents the neighbouring short steps that are not timed.
+    """The weight of a timed step counts the neighbouring short steps that were not timed.
 
-    All steps of 100 ms are timed. Of the steps of 10 ms, four per second are timed, also beyond
-    the end of an epoch.
+    If steps take 100 ms, every step is timed. If steps take 10 ms, four steps per second are timed. This
+    rate also holds when one epoch ends and the next one begins.
     """
     now_ns, weights = [10**12], []
     monkeypatch.setattr(torch_phases, "_TIMED_EVERY_NS", 250_000_000)

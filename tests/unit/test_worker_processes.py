@@ -65,9 +65,10 @@ def test_without_semaphores_a_pool_is_refused_in_one_line(
 def test_a_pool_beyond_the_limit_of_processes_is_refused_and_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Starting worker processes fails with an error if the limit of processes is exceeded.
+    """The start of worker processes fails with an error if it would exceed the limit of processes.
 
-    No started worker remains. Such limits of the user or of a control group are common on login nodes.
+    No worker that was already started remains. The number of processes is often limited on login nodes,
+    for each user or control group.
     """
     try:
         get_context("fork").Lock()

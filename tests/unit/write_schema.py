@@ -84,7 +84,10 @@ def learn(accounting):
 
 
 def module(*names):
-    """Return the first module of slurm_energy.accounting that this release has; None without any."""
+    """Import a module of slurm_energy.accounting whose name differs between releases.
+
+    The first of the given names that this release has is imported. Return None if it has none of them.
+    """
     for name in names:
         for package in ("", "history.", "records.", "usage."):
             try:
@@ -115,7 +118,8 @@ def fill_priority(connection):
 def fill_tuning(connection):
     """Fill the tables of tuning for a test of upgrades.
 
-    The tables contain learned runs, pinned operating points, and starting points that were given to jobs.
+    The tables contain learned runs, hardware settings that a user has fixed (pins), and settings with
+    which jobs were started.
     """
     runs, starts = module("tuning_runs"), module("tuning_starts")
     if not runs:

@@ -1,11 +1,13 @@
-"""Days of the thesis' cluster under the policy of energy.toml, as files that `senergy study` reads.
+"""Simulated days of the cluster in the thesis, as files that `senergy study` reads.
 
     python weeks.py SITE --days 14 [--study STUDY]
 
-Each day is a simulation of 24 hours of the shipped scenario `training` (8 A100 and 8 H100 GPUs; ViT, ALBERT
-and ResNet-50), under Pollux, or under `priority.policy` while `priority.mode` is set. With --study the arm of
-a switchback is set at each midnight. A GPU counts as a node. The work of a job is that of its model, whatever
-shape the policy gave it, so that days are compared at equal work.
+Each day is a simulation of 24 hours of the shipped scenario `training` (8 A100 and 8 H100 GPUs; ViT,
+ALBERT and ResNet-50). The scheduling policy is `priority.policy` of SITE's energy.toml if
+`priority.mode` is `plugin` or `portable`, otherwise Pollux. With --study, the policy is in force on
+days drawn at random (switchback); the file is changed accordingly at each midnight. In the output, a
+GPU counts as a node. All jobs of the same model count as the same work, whatever number and kind of
+GPUs the policy gave them. Days are therefore compared at equal work.
 """
 
 import argparse

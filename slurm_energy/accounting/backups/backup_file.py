@@ -173,7 +173,9 @@ class BackupReader:
             yield name, self._rows(name, columns)
 
     def verify(self) -> None:
-        """Check the end of the file.
+        """Check that the backup file is complete and unchanged, after all its rows have been read.
+
+        The last line of the file must contain the number of rows and the checksum of the file.
 
         Raises:
             DamagedBackupError: the file is incomplete or was changed.

@@ -1,6 +1,7 @@
-"""Past arrivals of jobs, from stored job facts.
+"""Past arrivals of jobs, for forecasts of the resources that future jobs will need.
 
-The arrivals serve to forecast the CPUs and GPUs that jobs submitted in the future will need.
+The arrivals are read from the stored data about jobs, which come from Slurm's accounting. The
+forecasts are about CPUs and GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class PastArrival(NamedTuple):
         submit_s: time of submission in Unix seconds.
         elapsed_s: run time in seconds.
         allocated: list of allocated TRES; an empty value means unknown.
-        slack_s: slack in seconds of a job that was deferred; 0 for other jobs.
+        slack_s: slack of a job that was deferred, in seconds: the time by which its start could be
+            delayed. 0 for other jobs.
     """
 
     partition: str

@@ -49,8 +49,8 @@ class EndedJobs(NamedTuple):
     """One batch of the finished jobs.
 
     Attributes:
-        jobs: the jobs of the batch that have a record of each node.
-        last: position in the order of jobs after which the next batch begins.
+        jobs: those jobs of the batch for which the records of all their nodes have arrived.
+        last: position in the order of all finished jobs after which the next batch begins.
         more: whether there may be further finished jobs now.
     """
 
@@ -62,13 +62,14 @@ class EndedJobs(NamedTuple):
 def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
     """Return a batch of finished jobs that follow a position in the order of their last change.
 
-    A job is left out if not all of its records have arrived. It is skipped for good if this call returns a
-    later job or has read `limit` jobs. Otherwise the next call reads the job again.
+    Only jobs whose records have all arrived are returned. An incomplete job is left out now. The next
+    call reads it again, except in two cases: this call returns a job that follows it in the order, or
+    this call has read `limit` jobs.
 
     Args:
         connection: connection to the database.
         after: attribute `last` of the previous batch.
-        limit: maximum number of jobs.
+        limit: maximum number of jobs to read.
     """
     columns = (
         _jobs.id,

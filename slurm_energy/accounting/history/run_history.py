@@ -195,10 +195,11 @@ def read_runs(connection: Connection) -> Iterator[FinishedRun]:
 
 
 def delete_old_runs(connection: Connection, before: float) -> int:
-    """Delete at most `BATCH` runs that ended before `before`, and at most `BATCH` above `MAX_RUNS`.
+    """Delete old runs from the history of runs, and return the number of deleted runs.
 
-    The history holds at most `MAX_RUNS` runs. Also delete the predictions that were stored for jobs that
-    started before `before`.
+    A call deletes at most `BATCH` runs that ended before `before`. It also deletes at most `BATCH` runs
+    by which the history exceeds its maximum of `MAX_RUNS` runs. The call also deletes the stored
+    predictions of jobs that started before `before`.
 
     Args:
         connection: connection of the writing thread.
@@ -289,7 +290,7 @@ def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> Fini
 
 
 class _JobRecords:
-    """The records of one run, read node by node."""
+    """Collector of the energy records of one run of a job, one record per node."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -340,14 +341,13 @@ def _continues_a_suspended_run(connection: Connection, job: Row[Any]) -> bool:
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
     """Return the duration of a run in seconds from its energy records.
 
-    The measured duration may differ from Slurm's duration by at most 1 s. Otherwise the nearest permitted
-    value is returned.
+    The measured duration is corrected so that it differs from Slurm's duration by at most 1 s.
 
     Args:
         start: Unix seconds from Slurm's accounting; None means unknown.
         end: Unix seconds from Slurm's accounting; None means unknown.
-        elapsed_s: Slurm's elapsed time in seconds. If it is None, `end` minus `start` is used, or
-            `measured_s` if one of these is None.
+        elapsed_s: Slurm's elapsed time in seconds. If it is None, `end` minus `start` replaces it. If
+            `start` or `end` is None too, `measured_s` replaces it.
         measured_s: seconds from the first start to the last end of the run's records.
     """
     if elapsed_s is None:

@@ -91,10 +91,10 @@ class StoredRun(NamedTuple):
     Attributes:
         owner: login name of the user; `SITE` for characterisation runs of the site.
         hardware: kind of hardware.
-        workload: fingerprint of the batch script, else the value of `--energy-model`. For a characterisation
-            run, it is the class of the reference compute kernel.
-        fingerprint, model: digest of the batch script, None if unknown; and value of `--energy-model`, None
-            if not given.
+        workload: `fingerprint` if it is known, else `model`. For a characterisation run, it is the class
+            of the reference compute kernel.
+        fingerprint, model: two names of the program. `fingerprint` is the digest of the batch script;
+            None if unknown. `model` is the value of `--energy-model`; None if not given.
         end: end of the run in Unix seconds.
         body: the run's measurements as JSON text.
     """
@@ -266,9 +266,11 @@ def _of_workload(workload: str | None) -> list[ColumnElement[bool]]:
 
 
 def drop_old(connection: Connection, before: float) -> int:
-    """Delete old tuning runs: at most `BATCH` by age, and at most `BATCH` because there are too many.
+    """Delete old tuning runs from the database.
 
-    Runs are too old if they ended before `before`. Runs are too many beyond a total of `MAX_RUNS`.
+    A run is deleted if it ended before `before`. If more than `MAX_RUNS` runs are stored, the oldest runs
+    of the owners with the most runs are deleted as well. One call deletes at most `BATCH` runs for each
+    of the two reasons.
 
     Args:
         connection: connection of the writing thread.

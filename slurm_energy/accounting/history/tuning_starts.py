@@ -53,7 +53,7 @@ class JobRun(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """A pinned operating point.
+    """An operating point (set of hardware settings) that a user has fixed for a program.
 
     Attributes:
         program: the program to which the pin applies.
@@ -145,7 +145,9 @@ def store_start(
 
 
 def pins_of(connection: Connection, owners: Collection[str] | None) -> list[Pin]:
-    """Return the operating points that users have pinned (fixed) for their programs.
+    """Return the operating points (hardware settings) that users have fixed for their programs.
+
+    An operating point that is fixed in this way is called a pin.
 
     Args:
         connection: connection to the database.

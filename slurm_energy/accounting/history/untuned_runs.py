@@ -1,4 +1,4 @@
-"""Read access to completed runs without any applied power settings (untuned runs).
+"""Reader of untuned runs: completed runs to which no power settings were applied.
 
 The runs come from the run history and are grouped by program.
 """

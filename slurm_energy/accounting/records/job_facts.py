@@ -60,15 +60,15 @@ class StoredFacts(NamedTuple):
 
 
 def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
-    """Return the jobs that are to be looked up in Slurm's accounting.
+    """Return the jobs that must be looked up in Slurm's accounting.
 
-    They are the jobs that have records or energy periods but no facts, and the jobs whose facts are not
-    final.
+    The accounting supplies facts about a job, such as its end. There are two kinds of jobs. The first
+    kind has records or energy periods, but no facts. The second kind has facts that are not final.
 
     Args:
         connection: connection to the database.
-        since: Unix seconds. A job without facts is left out if its records arrived before this time. A job
-            with facts is left out if its facts last changed before this time.
+        since: Unix seconds. A job without facts is left out if its records arrived before this time. A
+            job with facts is left out if its facts last changed before this time.
     """
     unknown = usage_tables.usage_unknown_jobs.c
     # Not DISTINCT, for which SQLite would read a whole index in its order instead of the few rows.
@@ -90,11 +90,14 @@ def store(
     jobs: Sequence[JobLookup],
     now: float,
 ) -> StoredFacts:
-    """Store the facts of jobs, and link the jobs' records to these facts, in one transaction.
+    """Store data about jobs from Slurm's accounting, and link the jobs' energy records to these data.
+
+    Both happen in one transaction.
 
     Args:
         connection: connection of the writing thread.
-        facts_by_id: facts of each run, by job id, from `slurm.job_accounting.read_job_facts`.
+        facts_by_id: data about each run of the jobs, by job id, from
+            `slurm.job_accounting.read_job_facts`.
         jobs: the jobs that were looked up.
         now: current time, Unix seconds.
     """
@@ -128,9 +131,10 @@ _LINK: Final = update(records).where(records.c.id == bindparam("row"))
 
 
 class _FactsWriter:
-    """Writer of job facts that differ from the stored facts.
+    """Writer of job facts (data about jobs from Slurm's accounting) to the database.
 
-    The constructor reads all stored facts of the jobs at once.
+    Only facts that differ from the stored facts are written. The constructor reads all stored facts of
+    the jobs at once.
 
     Args:
         connection: connection in a transaction of the writing thread.

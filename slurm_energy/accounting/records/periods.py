@@ -46,7 +46,7 @@ class DeliveredPeriod:
 
     @property
     def item_id(self) -> str:
-        """Unique id of the period."""
+        """Unique id of the period, which is the energy of a node in a time interval."""
         return self.period.period_id
 
 

@@ -1,7 +1,8 @@
-"""Plausibility check of records and periods: times, and energy against the maximum power of the hardware.
+"""Check whether energy records and periods are plausible.
 
-Nodes are trusted to measure. A faulty or hostile node must nevertheless not distort the history and the sums
-of Slurm accounts. The check is a pure function.
+The check tests their times, and compares their energy with the maximum power of the hardware. Nodes
+are trusted to measure. A faulty or hostile node must nevertheless not distort the history and the
+sums of Slurm accounts. The check is a pure function.
 """
 
 from __future__ import annotations
@@ -69,7 +70,13 @@ class PlausibilityCheck:
 
     @classmethod
     def with_site_values(cls, max_watts: Mapping[str, float]) -> PlausibilityCheck:
-        """Return the default bounds, overridden by the site's `max_watts` (watts by component name)."""
+        """Return a plausibility check with the default maximum powers and those of the site.
+
+        A value of the site replaces the default value.
+
+        Args:
+            max_watts: maximum power in watts by component name, as configured by the site.
+        """
         return cls({**MAX_WATTS, **max_watts})
 
     def check(self, record: EnergyRecord, now: float) -> None:

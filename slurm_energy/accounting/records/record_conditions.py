@@ -84,7 +84,8 @@ def _is_last_run() -> ColumnElement[bool]:
 def _is_of_jobs(selectors: Sequence[JobSelector], steps: bool) -> ColumnElement[bool]:
     """Return one SQL condition that selects the records of all given jobs.
 
-    The condition is grouped by step, because SQLite limits the depth of conditions.
+    The condition has one part for each job step, not one for each job. SQLite limits the depth of
+    conditions.
 
     Args:
         selectors: jobs to select.

@@ -1,11 +1,11 @@
 """Storage of delivered records in the database, each record exactly once.
 
 An agent delivers records in an HTTP request. The response confirms the id of a record only after the
-transaction that stores the record is committed. A record that was delivered before is confirmed without
-being stored again. It is recognised by its id. If the agent's spool was recreated, the record may have
-another id. It is then recognised by its cluster, node, job, restart count, step and start. The response also
-names each record that was not stored. It states whether the record is rejected permanently or must be sent
-again later.
+transaction that stores the record is committed. A record that was delivered before is confirmed
+without being stored again. Such a record is recognised by its id. If the agent's spool was recreated,
+the record may have another id. The record is then recognised by its cluster, node, job, restart
+count, step and start. The response also names each record that was not stored, and states whether
+this record is rejected permanently or must be sent again later.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RefusalOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A delivered record that senergyctld did not store, or not completely.
+    """Refusal of a delivered record by senergyctld, of the whole record or of a part of it.
 
     Attributes:
         index: position of the record in the request.
@@ -279,7 +279,11 @@ def _insert_attachments(
 
 
 def _note_nodes(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:
-    """Store the end of the newest record and the time of the latest arrival, for each node."""
+    """Store two times for each node with new records.
+
+    The first is the end time of the node's newest record. The second is the time at which records of the
+    node last arrived.
+    """
     newest: dict[tuple[str, str], float] = {}
     for item in items:
         key = (item.record.cluster, item.record.node)

@@ -185,7 +185,10 @@ def prepare(location: Location) -> None:
 
 
 def check(location: Location) -> None:
-    """Raise the error that `prepare` would raise, without creating or changing anything."""
+    """Check whether `prepare` could open the database and migrate its schema to the current version.
+
+    The function creates and changes nothing. If `prepare` would fail, it raises the same error.
+    """
     database = Database(location, read_only=True)
     try:
         _require_directory(database)

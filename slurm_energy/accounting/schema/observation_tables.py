@@ -1,4 +1,8 @@
-"""Table of the observations of jobs: sampled signals and reported steps of one job on one node."""
+"""Definition of the database table `observations`.
+
+A row of the table stores the observation of one job on one node: the sampled signals and the steps
+that the job reported.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ def read_consumption(connection: Connection, after: int, since: float) -> list[C
 
 
 def reread_consumption(connection: Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
-    """Read the consumption entries of the given records again. Deleted records are omitted.
+    """Read the energy and GPU use of given records again, as `read_consumption` does for new records.
+
+    Deleted records are omitted.
 
     Args:
         connection: connection to the database.

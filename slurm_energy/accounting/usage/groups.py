@@ -58,22 +58,24 @@ class GroupKey(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the attributes of this group, by which the group is found in the database.
+        """Digest of the attributes of this usage group, by which the group is found in the database.
 
-        The columns of the attributes cannot be compared instead, because NULL never equals NULL.
+        A usage group is a combination of attributes, such as account and user. The columns of the attributes
+        cannot be compared instead, because NULL never equals NULL.
         """
         return hashlib.sha256(json.dumps(list(self)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedRun:
-    """One run of a job.
+    """One run of a job. A job that Slurm requeues has several runs.
 
     Attributes:
-        key: attributes of the run by which reports group.
+        key: attributes of the run by which reports group runs.
         restart_count: number of earlier requeues; None means unknown, because the run has no record yet.
-        start, end: Unix seconds. An end of None means that the run has not ended, or that its end is unknown.
-        job: row id of the run's job facts; None means that there are no facts yet.
+        start, end: Unix seconds. An end of None means that the run has not ended, or that its end is
+            unknown.
+        job: row id of the facts about the job in the database; None means that there are no facts yet.
         gpus: number of allocated GPUs.
     """
 
@@ -114,10 +116,11 @@ def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: 
 
 
 def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRun]:
-    """Return the runs of one job with the groups (such as account and partition) that reports sum by.
+    """Return the runs of one job.
 
-    A requeued job has several runs. The runs are derived from the stored records of the job and from Slurm's
-    data about it. Their order is fixed.
+    Each run states the attributes by which reports group runs, such as account and partition. A requeued
+    job has several runs. The runs are derived from the stored records of the job and from Slurm's data
+    about it. Their order is fixed.
     """
     return runs_of_jobs(connection, [(cluster, job_id)])[cluster, job_id]
 

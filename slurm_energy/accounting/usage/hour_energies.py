@@ -70,9 +70,9 @@ def _rows(
 ) -> Iterator[tuple[int, Iterable[Sequence[int]]]]:
     """Yield the energies of each UTC day that begins in a time span.
 
-    The span begins with the day `first_day` and ends before `until`. Each day is yielded with its rows. A
-    row consists of the id of a group (a combination of user, account and other attributes) and the energies
-    of this group.
+    The span begins with the day `first_day` and ends before `until`. For each day, its start and an
+    iterator over its rows are yielded. A row consists of the id of a group (a combination of user,
+    account and other attributes) and the energies of this group.
     """
     inside = (_HOURS.start >= first_day, _HOURS.start < until)
     group = _HOURS.usage_group

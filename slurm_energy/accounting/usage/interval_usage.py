@@ -44,7 +44,12 @@ class IntervalUsage:
     prorated: bool = False
 
     def add(self, group: int, values: Sequence[int]) -> None:
-        """Add values to the sums of a group."""
+        """Add energy and times to the sums of a group of jobs.
+
+        Args:
+            group: row id of the group.
+            values: values to add, in the order of `SUM_COLUMNS`.
+        """
         self.add_rows([(group, *values)])
 
     def add_rows(self, rows: Iterable[Sequence[int]]) -> None:
@@ -73,17 +78,17 @@ class IntervalUsage:
 
     @property
     def energy_uj(self) -> int:
-        """Energy of all groups in microjoules."""
+        """Energy of all usage groups (e.g. of all accounts and users) in the interval, in microjoules."""
         return sum(sums[TOTAL] for sums in self.sums.values())
 
     def weigh(self, groups: Sequence[int], energies_uj: Sequence[int], rates: Rates) -> None:
-        """Add the emissions and the cost of a use of energy to the sums of the groups of jobs.
+        """Add the emissions and the cost of some energy to the sums of the groups of jobs.
 
         Args:
-            groups: row ids of the groups of jobs.
+            groups: row ids of the groups of jobs that used the energy.
             energies_uj: microjoules of each group.
-            rates: emissions and cost per microjoule. For a rate of None, the sums of the groups are marked
-                as unknown.
+            rates: emissions and cost per microjoule. If a rate is None, the corresponding sums of the groups
+                are marked as unknown.
         """
         self._prepare(len(rates))
         for sums, unknown, rate in zip(self.weighted, self.unknown, rates, strict=True):

@@ -28,7 +28,10 @@ GROUPS_PER_TEXT: Final = 64
 
 
 class PeriodEnergies(NamedTuple):
-    """Energy of each group in one period.
+    """Energy of each usage group in one period.
+
+    A usage group is a combination of attributes, such as account and user, by which reports sum the
+    energy.
 
     Attributes:
         start, end: Unix seconds.
@@ -117,7 +120,10 @@ def _integers(text: str) -> list[int]:
 
 
 def _is_cut(row: tuple[int, int, str, str]) -> bool:
-    """Return whether a text of the row is so long that the database may have truncated it."""
+    """Return whether a text in a row of the database has the maximum length.
+
+    The database may have truncated such a text.
+    """
     return max(map(len, row[2:])) >= MAX_JOINED_BYTES
 
 

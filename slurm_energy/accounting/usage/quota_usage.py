@@ -18,9 +18,11 @@ _JOULES_PER_MICROJOULE: Final = 1e-6
 def energy_parts(
     connection: Connection, cluster: str, accounts: Collection[str], user: str, start: float, end: float
 ) -> list[EnergyPart]:
-    """Return the energy of jobs by period. Running jobs are included up to their last period.
+    """Return the energy that jobs used in a time range, as one amount for each energy period.
 
-    A period that is only partly between `start` and `end` counts in proportion to the part between them.
+    An energy period is a time span for which nodes report their energy. A period may lie only partly
+    between `start` and `end`. Its energy then counts in proportion to the part inside. A running job is
+    included up to its last period.
 
     Args:
         connection: connection to the database.

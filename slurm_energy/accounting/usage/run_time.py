@@ -34,9 +34,11 @@ class RunTime(NamedTuple):
     suspended_s: int
 
     def add_hours(self, changes: SumChanges, sign: int) -> None:
-        """Add the run's CPU and GPU seconds in each hour to `changes`, the changes of the stored sums.
+        """Add the CPU and GPU seconds that the run used in each hour to `changes`.
 
-        If `sign` is -1, the seconds are subtracted.
+        Args:
+            changes: collector of the changes to the stored sums of energy, CPU time and GPU time.
+            sign: 1 adds the seconds; -1 subtracts them.
         """
         if self.start == self.end:
             return

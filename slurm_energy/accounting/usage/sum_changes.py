@@ -37,10 +37,12 @@ class SumChanges:
         self._by_key: dict[SumKey, Sums] = {}
 
     def add(self, key: SumKey, sums: Mapping[str, int]) -> None:
-        """Add values to the change of one stored sum of energy, CPU time and GPU time.
+        """Add values to the collected change of one stored sum.
+
+        The stored sums are sums of energy, CPU time and GPU time in the database.
 
         Args:
-            key: identifies the sum by its period and its group.
+            key: identifies the stored sum by its period and its group.
             sums: values to add, by column.
         """
         total = self._by_key.setdefault(key, {})
@@ -96,9 +98,9 @@ def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) 
 
 
 def _present_sums(connection: Connection, table: Table, wanted: Iterable[SumKey]) -> dict[SumKey, Sums]:
-    """Return the sums that the database holds for the given keys.
+    """Return the sums of energy and time that a database table holds for the given keys.
 
-    A key without a row in the table gets sums of 0.
+    A key identifies one row of sums. A key without a row in the table gets sums of 0.
     """
     keys, columns = _columns(table)
     present = {key: dict.fromkeys(columns, 0) for key in wanted}

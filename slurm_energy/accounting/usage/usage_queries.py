@@ -36,16 +36,17 @@ _SUMS: Final = _TABLE.c
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """Query for usage: a time window with its intervals, and the conditions.
+    """Query for the energy and the time that jobs used in the intervals of a time window.
 
     Attributes:
-        edges: ascending Unix seconds. They are the start of the window, the boundaries between its intervals,
-            and the end of the window.
+        edges: ascending Unix seconds. They are the start of the window, the boundaries between its
+            intervals, and the end of the window.
         clusters: names of clusters; an empty value means all.
-        nodes: nodes whose energy is counted; an empty value means all nodes. With a list of nodes, CPU and
-            GPU time are unknown.
-        rates: function that returns the rates, such as emissions per microjoule, for a time span; None for an
-            unknown rate. If `rates` itself is None, no weighted sums are computed.
+        nodes: nodes whose energy is counted; an empty value means all nodes. With a list of nodes, CPU
+            and GPU time are unknown.
+        rates: function that returns the emissions and the cost per microjoule (rates) in a time span. An
+            unknown rate is None. If the attribute `rates` itself is None, emissions and cost are not
+            computed.
         count_jobs: whether to count also the jobs that ran.
     """
 
@@ -198,7 +199,10 @@ def _parts_of_hours(start: int, end: int) -> list[tuple[int, int]]:
 
 
 def _add_times(connection: Connection, interval: IntervalUsage, start: int, end: int) -> None:
-    """Add the exact CPU and GPU time of the runs between two times."""
+    """Add the exact CPU and GPU seconds of runs between two times to the usage of an interval.
+
+    The seconds are added by group of runs.
+    """
     for group, cpu_seconds, gpu_seconds in run_times(connection, start, end):
         times = {"cpu_seconds": cpu_seconds, "gpu_seconds": gpu_seconds}
         interval.add(group, [times.get(name, 0) for name in SUM_COLUMNS])
@@ -207,10 +211,11 @@ def _add_times(connection: Connection, interval: IntervalUsage, start: int, end:
 def _rows_of_nodes(
     connection: Connection, query: UsageQuery, start: int, end: int, longest_s: int
 ) -> Iterator[Sequence[Any]]:
-    """Yield the sums of energy of the query's nodes.
+    """Yield the sums of energy of the query's nodes, by time span and group of jobs.
 
-    The periods of all nodes with the same start, end and group of jobs are added. Each result has this
-    start, this end, this group, and the sums.
+    The database stores the energy of each node in periods. The function adds the energies of all nodes
+    for periods with equal start, equal end and the same group of jobs. Each result contains start, end,
+    group, and the sums.
     """
     rows = tables.periods.c
     sums: list[ColumnElement[Any]] = [func.sum(rows[name]) for name in _ENERGY_COLUMNS]
@@ -252,10 +257,10 @@ def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) 
 
 
 def _job_counts(connection: Connection, start: int, end: int) -> dict[int, int]:
-    """Return, by group, the number of runs that overlap a window.
+    """Return how many runs of each group overlap the time from `start` to `end`.
 
-    As in sreport, a run of less than 1 s does not count. The time in which a run was suspended is not part of
-    its length.
+    The result has the row id of the group as key. As in sreport, a run of less than 1 s does not count.
+    The time in which a run was suspended is not part of its length.
     """
     runs = usage_tables.usage_runs.c
     rows = connection.execute(

@@ -241,8 +241,8 @@ class UsageRollup:
     def _time_of(self, connection: Connection, job: int, run: GroupedRun) -> RunTime | None:
         """Return the time range in which a job's run counts for the usage reports.
 
-        A running or suspended job counts up to the time at which its facts were last read from Slurm. The
-        result is None if the run has not begun or its times are wrong.
+        A running or suspended job counts up to the time at which its data were last read from Slurm's
+        accounting. The result is None if the run has not begun or its times are wrong.
         """
         start, end, updated, state, elapsed_s = connection.execute(TIMES_OF_JOB, {"of_job": job}).one()
         if start is None or (end is None and not state.startswith(_UNENDED_STATES)):
@@ -288,7 +288,10 @@ def longest_period_s(connection: Connection) -> int:
 
 
 def uncounted_periods(connection: Connection) -> int:
-    """Return the number of node periods that the sums for usage reports do not contain yet."""
+    """Return the number of delivered periods that the sums for usage reports do not contain yet.
+
+    A period is the energy of one node in a time span.
+    """
     nodes = tables.node_periods.c
     statement = select(func.count()).where(nodes.id > _state(connection, LAST_PERIOD))
     return int(connection.execute(statement).scalar_one())
@@ -299,9 +302,10 @@ def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:
 
 
 def _energies(row: RowMapping) -> Sums:
-    """Return the known energies in a row of the table `periods`, for the sums of usage.
+    """Return the known energies in a row of the table `periods`, for addition to the sums of usage.
 
-    For each component with known energy, the result also has the number 1 as the number of rows counted.
+    For each component with known energy, the result has two entries: the energy, and the number 1. The
+    number is added to the count of rows in which the energy of the component is known.
     """
     sums: Sums = {"total_uj": row["total_uj"]}
     for name in ENERGIES:
@@ -312,9 +316,9 @@ def _energies(row: RowMapping) -> Sums:
 
 
 def _counted(connection: Connection, cluster: str, job_id: int) -> Sequence[Row[Any]]:
-    """Return the energy of a job that is already included in the sums of usage.
+    """Return the energy of a job that is already included in the usage sums.
 
-    There is one row per run, period and group (combination of user, account and so on).
+    The result has one row per run, period and group. A group is a combination of user, account and so on.
     """
     return connection.execute(COUNTED, {"of_cluster": cluster, "of_job": job_id}).all()
 

@@ -1,8 +1,9 @@
-"""Sums over the periods inside an interval: whole UTC days from daily sums, the rest by period.
+"""Sums over all periods that lie completely inside an interval.
 
-A period is a time interval with the energy of one node. If an edge of the interval is near a UTC midnight
-outside the interval, the whole UTC day is added. Then its periods outside the interval are subtracted.
-Therefore a day of another time zone needs only few periods besides the daily sums.
+A period is a time interval with the energy of one node. The sum uses stored daily sums for whole UTC
+days, and single periods for the rest. If an edge of the interval is near a UTC midnight outside the
+interval, the whole UTC day is added. Then its periods outside the interval are subtracted. Therefore
+a day of another time zone needs only few periods besides the daily sums.
 """
 
 from __future__ import annotations
@@ -51,7 +52,13 @@ def _nearest_midnight(time_s: int) -> int:
 
 
 def _inside(start: int, end: int, table: Table = usage_sums) -> tuple[ColumnElement[bool], ...]:
-    """Return the SQL conditions that select the rows of sums whose period lies between two times."""
+    """Return SQL conditions for the rows of sums whose period lies within a time span.
+
+    Args:
+        start: start of the time span.
+        end: end of the time span.
+        table: table of the sums.
+    """
     return table.c.start >= start, table.c.start < end, table.c.end <= end
 
 

@@ -94,8 +94,8 @@ class JobReports:
 def response_curve(session: Session) -> dict[str, Any] | None:
     """Return the response curve that a job's tuner has measured; None if nothing was measured.
 
-    Operating points that set other knobs than power limits are left out, because they do not help to
-    distribute power.
+    The curve serves to distribute power among jobs. It contains only operating points that change nothing
+    but power limits. Other operating points do not help for this purpose.
 
     Args:
         session: session (state on this node) of the job.

@@ -57,7 +57,11 @@ class LeaseFile:
         self._synced: Lease | None = None
 
     def load(self) -> Lease | None:
-        """Return the stored lease; None if no lease is stored or the file is damaged."""
+        """Return the node's stored lease; None if no lease is stored or the file is damaged.
+
+        A lease contains the controller's last decision about the node's power limits, and the time until
+        which the decision is valid.
+        """
         try:
             data = json.loads(atomic_file.read(self._path, _MAX_BYTES))
             if data["version"] != _VERSION or not isinstance(data["boot_id"], str):
@@ -103,7 +107,7 @@ class LeaseFile:
         self._stored, self._synced = lease, lease if is_due else synced
 
     def remove(self) -> None:
-        """Remove the file that stores the node's lease under a power budget.
+        """Remove the file that stores the controller's last decision about the node's power (lease).
 
         Raises:
             OSError: the file cannot be removed.

@@ -1,8 +1,9 @@
-"""Power budget of one node: ceilings from the controller's decisions, and safe limits without a decision.
+"""Enforcement of power budgets on one node, on which the agent limits the power of devices.
 
-A decision is valid for the time of its lease. When the lease ends, the agent lowers the ceilings to the safe
-limits that came with the decision. The hardware keeps the ceilings while no agent runs. All methods run in
-the worker thread, except where stated otherwise; none of them uses the network.
+A ceiling is the upper bound of a device's power limit. The controller's decisions set the ceilings. A
+decision is valid for the time of its lease. When the lease ends, the agent lowers the ceilings to the
+safe limits that came with the decision. The hardware keeps the ceilings while no agent runs. All
+methods run in the worker thread, except where stated otherwise; none of them uses the network.
 """
 
 from __future__ import annotations
@@ -269,9 +270,9 @@ class NodeBudget:
     def job_starts(self, session: Session) -> None:
         """Raise the ceilings (upper bounds of power limits) of the devices of a job that starts.
 
-        Only devices that no other job uses are raised, to their start limits. The last decision permits the
-        start limits until the controller knows the job. If the job shares the node, the ceiling of a package
-        is not raised before the job's CPUs are known.
+        The ceilings are raised to the start limits. The controller's last decision permits these limits until
+        the controller knows the job. Only the ceilings of devices that no other job uses are raised. If the
+        job shares the node, the ceiling of a package is not raised before the job's CPUs are known.
 
         Args:
             session: session of the job, which is among the running jobs already.

@@ -28,7 +28,7 @@ _SUBJECT: Final = "power budget"
 
 
 class BudgetPollClient:
-    """Client that polls the controller while the configuration has power budgets.
+    """Client that polls the controller for decisions about power, while there are power budgets.
 
     Args:
         jobs: the job manager, which returns the node's state and applies decisions.

@@ -89,10 +89,12 @@ class AcctGatherQueries:
     def _refresh(self, arrived: float, *, ends: bool) -> None:
         """Take a sample of the energy for a query of Slurm, unless a recent sample exists.
 
-        A sample is recent if it was taken after the request arrived or shortly before.
+        A sample is recent if it was taken after the query arrived or shortly before.
 
-        `ends` is True at the end of the last task of a step. Slurm does not ask again after this moment. The
-        agent therefore charges all energy that can already be charged.
+        Args:
+            arrived: time at which the query arrived, in seconds since boot.
+            ends: whether the last task of a step has ended. Slurm then sends no further query for the step,
+                so the agent charges all energy that it can already charge.
         """
         if not ends:
             if arrived - self._meter.sampled_at >= _QUERY_AGE_S:
@@ -131,9 +133,15 @@ class AcctGatherQueries:
 def _counted(
     session: Session, energy_uj: Mapping[str, int], epoch: str, watts: float | None
 ) -> dict[str, Any]:
-    """Return the answer to a request of Slurm for a job's energy.
+    """Return the answer to a query of Slurm for the energy of a job.
 
-    The answer contains the sum over the components whose energy is recorded for the job.
+    The energy is the sum over those components whose energy the job's record contains.
+
+    Args:
+        session: state of the job on this node.
+        energy_uj: energy of the job in microjoules, by component.
+        epoch: identifier of the count.
+        watts: present power; None if unknown.
     """
     known = [energy_uj[name] for name in session.components if name in energy_uj]
     return _answer(epoch, sum(known), watts) if known else dict(_UNKNOWN)

@@ -1,6 +1,7 @@
 """The agent's work at the end of jobs.
 
-The settings that a job changed are restored, its energy records are written, and its session is removed.
+The settings that a job changed are restored, and its energy records are written. Then the agent's
+stored state of the job (session) is removed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class JobFinalizer:
         self._checkpoints = checkpoints
 
     def restore_settings(self, session: Session) -> None:
-        """Restore the settings that a job changed. Store the results in the job's session."""
+        """Restore the settings that a job changed. Store the results in the job's session.
+
+        The session is the state that the agent stores about the job.
+        """
         results = self._settings.restore(session.owner)
         by_key = {result.key: result for result in (*session.restored, *results)}
         # Entries may have been closed before, by senergyd --restore or just before a crash.
@@ -73,7 +77,7 @@ class JobFinalizer:
             del session.steps[name]
 
     def complete(self) -> None:
-        """Write the records of ended jobs and remove the jobs from `sessions`.
+        """Write the records of ended jobs, and remove these jobs from the table of sessions.
 
         A failed write is retried by the next call.
         """

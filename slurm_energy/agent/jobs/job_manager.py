@@ -1,6 +1,8 @@
-"""The jobs of one node: start, end, Slurm steps, caps and samples, with recovery after a crash at any time.
+"""Manager of the jobs of one node.
 
-Every method is synchronous and runs in the worker thread. `daemon.py` provides sockets, timers and delivery.
+It handles starts, ends, Slurm steps, power caps and samples of jobs, and recovers after a crash at
+any time. Every method is synchronous and runs in the worker thread. `daemon.py` provides sockets,
+timers and delivery.
 """
 
 from __future__ import annotations
@@ -264,11 +266,11 @@ class JobManager:
 
     @property
     def has_pending_settings(self) -> bool:
-        """Whether settings of jobs wait to be applied by `apply_pending_settings`."""
+        """Whether job settings wait for `apply_pending_settings`, because a step's CPUs were unknown."""
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
-        """Apply the settings of the jobs that waited until Slurm reported the CPUs of a job step.
+        """Apply the job settings that were postponed until Slurm reported the CPUs of a job step.
 
         Call this method after the agent has sent the response to the message about the step.
         """
@@ -314,7 +316,10 @@ class JobManager:
         }
 
     def sample(self) -> None:
-        """Take a periodic sample, after which the tuners may choose other operating points for jobs."""
+        """Take a periodic sample of all sensors, and let tuning use the sample.
+
+        Tuning may then choose other hardware settings for jobs.
+        """
         self._sample(SampleReason.PERIODIC)
         self.tuners.add_sample(self._meter.sampled_at)
 
@@ -422,9 +427,14 @@ class JobManager:
         self._checkpoints.save(session)
 
     def _sample(self, reason: SampleReason, received_s: float = math.inf) -> None:
-        """Take a sample if it is needed.
+        """Take a sample of the energy counters, unless a recent sample can be used.
 
-        The sample is not needed if a sample since `received_s` is as complete as `reason` requires.
+        A recent sample can be used if it was taken at `received_s` or later, and covers all counters that a
+        sample for `reason` must cover.
+
+        Args:
+            reason: reason for the sample; determines which counters are read.
+            received_s: seconds since boot; the default requires a new sample.
         """
         if not self._meter.has_sample_since(received_s, reason):
             self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)

@@ -204,10 +204,15 @@ def _common_fields(session: Session) -> dict[str, Any]:
 
 
 def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
-    """Return the peak power of a job in watts: the peak without `other`, plus the mean power of `other`.
+    """Return the estimated peak power of a job in watts; None if unknown.
 
-    `peak_watts` is the peak without the component `other`. If `peak_watts` is None (unknown), the result is
-    None. `elapsed_s` is the duration of the job in seconds.
+    The peak is known only without the component `other` (parts of the node without a sensor of their
+    own). The mean power of `other` is therefore added to this peak.
+
+    Args:
+        peak_watts: peak power of the other components together; None if unknown.
+        components: energy of the job by component.
+        elapsed_s: duration of the job in seconds.
     """
     if peak_watts is None:
         return None

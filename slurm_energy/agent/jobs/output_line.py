@@ -74,9 +74,9 @@ def _text(usage: JobUsage, config: Config, factors: PresentFactors) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text reduced to printable ASCII without quotes and backslashes.
+    """Return a text as printable ASCII characters without quotes and backslashes.
 
-    energy.so then need not unescape the text.
+    The plugin energy.so prints the result as it is, and need not unescape it.
     """
     plain = _NOT_PLAIN.sub("?", text)
     return plain if len(plain) <= MAX_LENGTH else f"{plain[: MAX_LENGTH - 3]}..."

@@ -1,6 +1,7 @@
 """Start of a job in the agent: creation of its session and of its plan of hardware settings.
 
-The data come from the environment of Slurm's prolog of the job.
+A session is the state that the agent stores about a job. The data come from the environment of
+Slurm's prolog of the job.
 """
 
 from __future__ import annotations
@@ -306,10 +307,10 @@ def plan(
 
 
 def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[NodeHardware, dict[str, str]]:
-    """Return the node's hardware with the power limits that were in force before any job.
+    """Return the hardware of the node with the power limits that were in force before any job.
 
-    The second value contains the present limits by knob (writable setting), for the knobs that no job has
-    changed.
+    The second result contains the present limits. It has an entry for each writable limit (knob) that no
+    job has changed.
     """
     keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
     originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}

@@ -180,9 +180,9 @@ def _interval_s(session: Session, processes: int) -> float:
 
 
 def _remaining_s(first: ProgressReport, last: ProgressReport, total: float | None) -> float | None:
-    """Return the seconds that a process needs for its remaining units at its mean rate.
+    """Return how many seconds a process needs for its remaining units of work at its mean rate.
 
-    Return None if the rate is unknown.
+    Return None if the rate or the total number of units is unknown.
     """
     units, seconds = last.units - first.units, last.time_s - first.time_s
     if total is None or units <= 0 or seconds <= 0:

@@ -1,4 +1,8 @@
-"""Recovery after a restart of the agent: sessions of running and ended jobs, and the energy ledger."""
+"""Recovery of the agent's state after a restart of the agent.
+
+The state consists of the sessions (the agent's data about running and ended jobs), and of the energy
+that was charged so far to jobs, idle time and unknown use (energy ledger).
+"""
 
 from __future__ import annotations
 
@@ -49,9 +53,9 @@ def recover(
 def _load_accounts(
     state: StateDirectory, meter: NodeEnergyMeter, checkpoints: list[dict[str, Any]], sessions: list[Session]
 ) -> None:
-    """Load the energy ledger into `meter` from the latest readable checkpoint.
+    """Load the energy accounts of the node into `meter` from the latest readable checkpoint.
 
-    Every session file contains a checkpoint, and so does the accounts file.
+    Checkpoints are in the session file (saved state) of each job and in the accounts file.
     """
     if (accounts := state.load_accounts()) is not None:
         checkpoints.append(accounts)

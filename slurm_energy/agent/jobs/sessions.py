@@ -139,7 +139,11 @@ class Session:
 
     @property
     def partial_components(self) -> tuple[str, ...]:
-        """Components whose energy is recorded as partial, because the job's allocated CPUs are unknown."""
+        """Components of the node of which the job's energy can only be recorded as partial.
+
+        These are the components that are divided by CPU time, and `other`. They are partial if Slurm has not
+        reported the job's CPUs and the job does not have the whole node.
+        """
         return () if self.whole_node or self.cpus is not None else (*BY_CPU_TIME, OTHER)
 
     @property
@@ -225,14 +229,17 @@ class Session:
         self.steps[name] = step
 
     def begin_with_job(self, name: str, pid: int | None = None) -> bool:
-        """Start the batch, extern or interactive step at the start of the job, as Slurm's accounting does.
+        """Start a step (batch, extern or interactive) that begins together with the job.
+
+        Slurm's accounting starts these steps at the start of the job, too.
 
         Args:
             name: Slurm's name of the step.
             pid: process id of the step's slurmstepd; None if not reported.
 
         Returns:
-            Whether the step has started. If not, energy of the job already belongs to another step.
+            Whether the step has started. It does not start if energy of the job already belongs to another
+            step.
         """
         is_first = not self.divided_uj and all(other.name == EXTERN for other in self.steps.values())
         if name in self.steps or not (is_first and is_container(name)):
@@ -267,7 +274,10 @@ class Session:
         self.outcomes = list(merged.values())
 
     def dump(self) -> dict[str, Any]:
-        """Return the session without trace, recording and reports, as a dict that JSON can hold."""
+        """Return the session (the agent's state of a job) as a dict that JSON can hold.
+
+        The trace, the recording of signals, the reports about steps and the findings are left out.
+        """
         data = flat_fields(self)
         del data["trace"], data["recording"], data["step_reports"], data["findings"]
         for name in ("job_components", "devices", "plan", "outcomes", "restored"):
@@ -278,7 +288,7 @@ class Session:
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> Session:
-        """Return the session that `dump` turned into `data`.
+        """Return the session (the agent's state of a job) that `dump` turned into `data`.
 
         Raises:
             KeyError, TypeError: malformed data.
@@ -318,7 +328,7 @@ class SessionTable(dict[tuple[int, int], Session]):
         self.announced += 1
 
     def latest_run(self, job_id: int) -> Session | None:
-        """Return the session of the latest run of a job on this node.
+        """Return the agent's state (session) of the latest run of a job on this node.
 
         The latest run is the one with the highest restart count. The result is None if the job does not run
         on this node.

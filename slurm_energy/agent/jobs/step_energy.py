@@ -78,9 +78,9 @@ def with_divided_energy(session: Session, root: Path) -> Session:
 def _runs(session: Session, step: JobStep, root: Path) -> bool:
     """Return whether a step still runs.
 
-    The result is False only if the step's slurmstepd was seen alive earlier and is gone now.
-
-    The end of a step is reported only if the SPANK plugin energy.so is loaded.
+    Without the SPANK plugin energy.so, the end of a step is not reported. The function therefore checks
+    the step's process. The result is False only if the step's slurmstepd was seen alive earlier and is
+    gone now.
     """
     if step.pid is None:
         return True

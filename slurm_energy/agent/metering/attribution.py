@@ -104,10 +104,11 @@ class EnergySplit:
 
 @dataclass(slots=True)
 class _Piece:
-    """Energy of one component in microjoules, divided among jobs.
+    """Energy of one component in microjoules, divided among jobs, idle and unattributed energy.
 
-    It may also be only the static or the dynamic part of the component's energy. The list `jobs` has one
-    entry per job, in the order in which `split_energy` sorts the jobs.
+    The energy may also be only a part of the component's energy: the static part, which does not depend
+    on the use of the component, or the dynamic part, which does. The list `jobs` has one entry per job,
+    in the order in which `split_energy` sorts the jobs.
     """
 
     jobs: list[int]
@@ -338,9 +339,10 @@ def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> li
 
 
 def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the weight of each job on a GPU, and the weight of the part of the GPU without a job.
+    """Return the weights by which the energy of a GPU is divided: one per job, and one for the rest.
 
-    The weights are proportional to the shares of the GPU that are allocated to the jobs.
+    The weight of a job is proportional to the share of the GPU that is allocated to the job. The weight
+    of the rest is proportional to the share that is allocated to no job.
     """
     shares = [claim.gpus.get(index, _NONE) for claim in jobs]
     if all(share is _NONE for share in shares):

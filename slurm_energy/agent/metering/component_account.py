@@ -136,14 +136,18 @@ class ComponentAccount:
         return energy_uj
 
     def extend(self, interval: OccupancyInterval) -> None:
-        """Append an interval to `open_interval`. The energy of this interval cannot be charged yet."""
+        """Append an interval to `open_interval`, the time whose energy is not assigned to jobs yet.
+
+        The energy of the appended interval cannot be assigned yet either.
+        """
         self.open_interval = self._with(interval)
 
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:
-        """End the open interval at the end of `interval`, and return the open interval.
+        """Return the uncharged time up to the end of a sample interval, and start anew.
 
-        The open interval (attribute `open_interval`) is the time that was not charged to jobs yet.
-        `interval` follows the open interval and becomes a part of it. Afterwards the attribute is None.
+        The uncharged time is the time whose energy has not been assigned to jobs yet (attribute
+        `open_interval`). The result contains this time and `interval`, which follows it. Afterwards the
+        attribute is None.
         """
         whole, self.open_interval = self._with(interval), None
         return whole
@@ -163,9 +167,10 @@ class ComponentAccount:
         self.late_since, self.excluded_until, self.lost_since = {}, {}, {}
 
     def settle(self) -> None:
-        """Mark the energy of this component as charged: no uncharged energy remains in the account.
+        """Mark all energy of this component as charged, which means assigned to jobs.
 
-        Times with uncertain energy are added to `uncertain_s`.
+        Afterwards, the account contains no uncharged energy. The durations of the spans with uncertain energy
+        are added to `uncertain_s`.
         """
         if self.uncertain_spans:
             self.uncertain_s += sum(end - start for start, end in self.uncertain_spans)

@@ -1,7 +1,8 @@
 """Rules that classify how jobs used a hardware component in a time interval.
 
-The rules answer three questions. Is the use of the component by each job known? Of which jobs can the part
-of the component's energy only be assumed? Did no job use the component? All functions are pure.
+The rules answer three questions. Is the use of the component by each job known? For which jobs is the
+part of the component's energy not measured but only assumed? Did no job use the component? All
+functions are pure.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ def assumed_jobs(name: str, open_time: OccupancyInterval) -> Collection[str]:
 
 
 def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> bool:
-    """Return whether the use of a component by each job is known.
+    """Return whether it is known how much each job used a component.
 
-    The energy of the component is divided among the jobs in proportion to this use. Components that are not
-    divided by CPU time need no known use.
+    The energy of the component is divided among the jobs in proportion to this use. The result is also
+    True for components whose energy is not divided by CPU time.
 
     Args:
         name: name of the component.
         cpu_time: CPU time of the jobs in the interval that ends now.
-        monitored: use of monitored quantities, as counted by the processor, in the interval that ends now.
+        monitored: use of monitored quantities, as counted by the processor, in the interval that ends
+            now.
     """
     if name not in BY_CPU_TIME:
         return True
@@ -55,7 +57,8 @@ def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> boo
 def is_quiet(name: str, open_time: OccupancyInterval) -> bool:
     """Return whether a component did no work for jobs in an interval.
 
-    A GPU is quiet if no job held it. Another component is quiet if the CPUs were almost idle.
+    A GPU did no work if it was allocated to no job. Another component did no work if the CPUs were almost
+    idle.
 
     Args:
         name: name of the component.

@@ -40,11 +40,14 @@ def energy_between(
 ) -> tuple[int, bool]:
     """Return the energy between two readings of a counter, and whether the energy is certain.
 
-    The energy is in microjoules. A counter for which `range_uj` is None never wraps. If the value of such a
-    counter has fallen by more than its jitter, the counter was reset, for example because its driver was
-    reloaded. The result is then the later reading (the energy since the reset), and it is uncertain. If the
-    energy is more than the hardware can use between the readings, the counter was also reset. The result is
-    then 0, and it is uncertain.
+    The energy is in microjoules. A counter for which `range_uj` is None never wraps. There are two signs
+    that a counter was reset, for example because its driver was reloaded:
+
+    - A counter that never wraps has fallen by more than its jitter. The result is then the later
+      reading, which is the energy since the reset.
+    - The energy is more than the hardware can use between the readings. The result is then 0.
+
+    In both cases the energy is not certain.
 
     Args:
         counter: the counter; its range and maximum power are used.

@@ -97,7 +97,7 @@ class CountsBetweenReadings:
         unknown: set[str],
         duration_s: float = 0.0,
     ) -> dict[str, MonitoredUse]:
-        """Return the use since the last reading, by quantity.
+        """Return how much each job used each counted quantity since the last reading, by quantity.
 
         Args:
             now: time of the reading in seconds since boot.
@@ -177,9 +177,10 @@ class CountsBetweenReadings:
 
 
 def _counts(quantity: str, readings: GroupReadings) -> _QuantityCounts:
-    """Return the counts of one quantity from a reading of all resctrl groups.
+    """Return the counts of one quantity, such as memory traffic, by resctrl group.
 
-    The reading contains resctrl control groups and the agent's monitoring groups inside them.
+    The reading `readings` contains the resctrl control groups and the agent's monitoring groups inside
+    them.
     """
     counts = _QuantityCounts()
     below: dict[str, dict[int, int]] = {}
@@ -213,18 +214,18 @@ def _own_growth(
     lag: float,
     length_s: float,
 ) -> int | None:
-    """Return how much of a quantity the tasks outside the agent's groups have used.
+    """Return how much of a quantity was used by tasks that are in none of the agent's groups.
 
-    The use is counted from the last reading to this reading. Return None if the two readings are not
-    comparable.
+    The agent puts the tasks of jobs into groups whose use the processor counts (resctrl). The function
+    returns the use between two readings, or None if the readings are not comparable.
 
     Args:
         quantity: name of the quantity, for example memory traffic.
-        last: counts, at the last reading, of the tasks outside the agent's groups, by control group and
-            domain.
-        now: the same counts at this reading.
-        lag: use of the tasks in the agent's groups that the counts of the control groups may not yet
-            include.
+        last: count of the tasks outside the agent's groups at the last reading, by resctrl control group
+            and by processor domain.
+        now: the same counts at the current reading.
+        lag: maximum amount by which a count may fall. It is use of tasks inside the agent's groups that
+            the count of the control group does not include yet.
         length_s: seconds between the readings.
     """
     if not now or {c: set(d) for c, d in last.items()} != {c: set(d) for c, d in now.items()}:

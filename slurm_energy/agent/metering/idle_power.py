@@ -1,9 +1,8 @@
-"""The idle power of a node's components: configured, or learned while no job uses the component.
+"""The idle power of a node's components.
 
-This module reads no hardware.
-
-The idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4). One power value per
-component therefore describes the idle energy.
+The idle power of a component is configured, or it is learned while no job uses the component. The
+idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4). One power value per
+component therefore describes the idle energy. This module reads no hardware.
 """
 
 from __future__ import annotations

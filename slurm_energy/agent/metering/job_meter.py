@@ -118,9 +118,9 @@ class JobMeter:
         self.uncertain_s = max(self.component_uncertain_s.values(), default=0.0)
 
     def copy(self) -> JobMeter:
-        """Return a copy of the current state.
+        """Return a copy of the current state of this meter.
 
-        Pass the copy to `since` later.
+        The method `since` later uses the copy to compute the energy that was added in the meantime.
         """
         return JobMeter(**_copied(self.dump()))
 

@@ -51,7 +51,10 @@ _MAX_DEBT_S = 30.0
 
 
 class Ledger:
-    """The energy ledger of one node, with one energy account per component.
+    """Ledger of one node, which charges every measured microjoule of every component exactly once.
+
+    The ledger has one energy account per component. It charges the energy to jobs, to idle energy or to
+    unattributed energy.
 
     Args:
         devices: the node's hardware.
@@ -170,7 +173,7 @@ class Ledger:
         }
 
     def move_to_unattributed(self, energy_uj: Mapping[str, int]) -> None:
-        """Convert the energy of a job whose session is lost to unattributed energy.
+        """Convert the energy of a job whose stored state (session) is lost to unattributed energy.
 
         Args:
             energy_uj: the energy that was charged (assigned) to the job, in microjoules by component.
@@ -288,9 +291,10 @@ class Ledger:
         """Charge the energy of the component `other` to jobs.
 
         This energy is the reading of the node's meter minus the energy of all components with counters of
-        their own. It is charged once the readings of the meter and of these components cover the same time,
-        and after MAX_WAIT_S at the latest. Until then the interval is added to the uncharged time of
-        `other`.
+        their own. The method is called after each sample, with the interval since the last sample. It charges
+        the energy once the readings of the meter and of these components cover the same time, and after
+        MAX_WAIT_S at the latest. Until then, it only adds the interval to the time of `other` that is not
+        charged yet.
         """
         account = self._accounts.get(OTHER)
         if account is None:
@@ -382,7 +386,8 @@ class _ChargeBuilder:
             name: name of the component.
             energy_uj: the job's share of the component's energy, in microjoules.
             open_time: the charged time, with the resources that were allocated to each job during that time.
-            account: energy account of the component, which has the uncertain spans of that time.
+            account: energy account of the component. It states in which parts of the charged time the energy
+                is uncertain.
         """
         if (energy := self._energy.get(job)) is None:
             return
@@ -396,9 +401,9 @@ class _ChargeBuilder:
     def _is_unknown(self, name: str, job: str, open_time: OccupancyInterval) -> bool:
         """Return whether the job's share of the component `name` is unknown.
 
-        The share of a component that is divided by CPU use is unknown if neither the allocated CPUs nor the
-        CPU time of the job are known. Such a job got 0 in the division. Its energy of this component is
-        recorded as null, not as 0.
+        Some components are divided among jobs by CPU use. The share of such a component is unknown if two
+        values of the job are unknown: its allocated CPUs and its CPU time. The job got 0 in the division. Its
+        energy of this component is recorded as null, not as 0.
         """
         by_cpu = name in BY_CPU_TIME or name == OTHER
         return by_cpu and job in self._unsized and open_time.cpu_ns.get(job) is None

@@ -163,9 +163,10 @@ class MonitoringGroups:
         return reason is SampleReason.PERIODIC and now >= self._due_at
 
     def _nothing_yet(self) -> MonitoredDelta:
-        """Return a result without any use, marked as incomplete.
+        """Return an empty result for a sample in which the counts of the processor were not read.
 
-        The next reading will cover the counts of this interval.
+        The result contains no use of any job and is marked as incomplete. The next reading will cover the
+        counts of this interval.
         """
         assert self._files is not None
         return MonitoredDelta(dict.fromkeys(self._files.quantities, MonitoredUse(0, {})), complete=False)
@@ -371,9 +372,9 @@ class MonitoringGroups:
 
 
 def _is_counted(state: _MonitoredJob) -> bool:
-    """Return whether a job's monitoring groups contain the complete use of the job.
+    """Return whether the counts of a job's monitoring groups include everything that the job uses.
 
-    The result is also True for a job that has started but has no task yet, because a job without tasks uses
-    nothing.
+    The result is also True for a job that has started but has no task yet, because a job without tasks
+    uses nothing.
     """
     return bool(state.groups) if state.has_tasks else state.job.start is not None

@@ -108,11 +108,11 @@ class NodeEnergyMeter:
             self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def has_sample_since(self, time_s: float, reason: SampleReason) -> bool:
-        """Return whether an existing sample is good enough for a message that has arrived.
+        """Return whether the meter can use its last sample for a message, without taking a new sample.
 
-        The sample must have begun at `time_s` or later, and must be as complete as `reason` requires. It
-        then separates the energy before the message from the energy after it at least as well as a new
-        sample would. Several messages can share a sample.
+        A sample separates the energy before the message from the energy after the message. The last sample
+        can be used if it began when or after the message arrived, and if it is as complete as `reason`
+        requires. Several messages can share a sample.
 
         Args:
             time_s: time in seconds since boot at which the message arrived.
@@ -180,10 +180,11 @@ class NodeEnergyMeter:
         self.periods.node = node
 
     def account_totals(self) -> dict[str, dict[str, int]]:
-        """Return the microjoules in the energy accounts so far, by component.
+        """Return the energy in the energy accounts so far, in microjoules by component.
 
-        To charge energy means to assign it. The keys of each component are `measured`, and what the measured
-        energy was charged to: `jobs`, `idle` and `unattributed`.
+        Energy is charged to a user of the node when it is assigned to this user. The keys of each component
+        are `measured`, `jobs`, `idle` and `unattributed`. `measured` is the measured energy. The other keys
+        state the parts of it that were charged to jobs, charged as idle energy, and not attributed.
         """
         return self._ledger.totals()
 
@@ -222,8 +223,9 @@ class NodeEnergyMeter:
 
         Args:
             checkpoint: the latest checkpoint that the earlier process of the agent has written.
-            running: sessions of jobs that had not ended, as read from disk. If the checkpoint contains the
-                meter of a session, it replaces the meter in the session file, which may be older.
+            running: sessions of jobs that had not ended, as read from disk. Each session contains the job's
+                energy meter. If the checkpoint also contains this meter, the meter from the checkpoint is
+                used, because the session file may be older.
         """
         sessions = list(running)
         self._sequence = int(checkpoint["sequence"])
@@ -247,11 +249,12 @@ class NodeEnergyMeter:
             self._earlier_readings = checkpoint["sampler"]
 
     def resume(self, running: Iterable[Session]) -> None:
-        """Take the first sample after a restart and charge the time in which the agent did not run.
+        """Take the first sample after a restart of the agent.
+
+        The energy since the last sample before the restart is charged to the jobs that are running now.
 
         Args:
-            running: sessions of the running jobs. The energy since the last sample of the earlier run is
-                charged to these jobs.
+            running: sessions (the agent's data) of the running jobs.
         """
         sessions = list(running)
         self._sampler.sample()

@@ -89,7 +89,8 @@ class NodePeriods:
     Attributes:
         node: Slurm's name of the node.
         period_s: length of a period in seconds.
-        closed: closed periods that are not in the spool yet.
+        closed: ended periods that were not yet moved to the spool, from which they are sent to the
+            controller.
     """
 
     def __init__(
@@ -205,11 +206,11 @@ class NodePeriods:
     ) -> None:
         """Restore the periods from the output of `dump`.
 
-        Restore the energy accounts and the jobs' meters first.
+        Restore the energy accounts and the jobs' meters before this call.
 
-        If the machine has booted since the checkpoint, the open period ends at the last sample before the
-        checkpoint, because the energy until the boot is unknown. The open period also ends there if a
-        component no longer exists.
+        The period that was open at the checkpoint ends at the last sample before the checkpoint in two cases.
+        In the first case, the machine has booted since then, so the energy until the boot is unknown. In the
+        second case, a component no longer exists.
 
         Args:
             data: output of `dump`.
@@ -286,12 +287,14 @@ class NodePeriods:
     def _store(
         self, opened: OpenPeriod, end: int, running: Sequence[Session], boottime: float | None
     ) -> None:
-        """Add the period that ends at `end` to the closed periods, unless none of its energy is known.
+        """Complete an accounting period, and add it to the periods that wait for delivery.
+
+        Nothing is added if none of the energy in the period is known.
 
         Args:
             opened: state of the energy accounts and jobs at the start of the period.
             end: end of the period in Unix seconds.
-            running: sessions of the running jobs.
+            running: sessions (the agent's data) of the running jobs.
             boottime: end of the period in seconds since boot; None if the period ended before the last boot.
         """
         for session in running:
@@ -379,8 +382,9 @@ def _accounts_without(
 def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
     """Restore the energy period that was open when the checkpoint was written.
 
-    After a restart of the agent, the energy accounts count uncertain seconds from 0 again. Uncertain seconds
-    that the period already has are therefore stored as negative start values.
+    The uncertain seconds of a component are the charged seconds in which energy may be missing. After a
+    restart of the agent, each energy account counts its uncertain seconds from 0 again. The uncertain
+    seconds that the period already has are therefore stored as negative start values.
     """
     uncertain_s = {name: -seconds for name, seconds in data["uncertain_s"].items()}
     period = build_from(OpenPeriod, {**data, "ended": [], "uncertain_s": uncertain_s})

@@ -104,7 +104,7 @@ class MonitoredUse:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> MonitoredUse:
-        """Return the monitored use that a dict describes, which `dump` has written."""
+        """Restore a `MonitoredUse` (use of one quantity by the jobs) from a dict that `dump` has written."""
         return cls(data["total"], dict(data["jobs"]), frozenset(data["uncounted"]))
 
 

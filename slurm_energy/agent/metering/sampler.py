@@ -270,10 +270,12 @@ class Sampler:
         unreadable: frozenset[str],
         suspended: bool,
     ) -> tuple[dict[str, CounterDelta], frozenset[str]]:
-        """Return the counter deltas, and the keys of counters whose energy in this interval is unknown.
+        """Return the increase (delta) of each counter since the last sample.
 
-        In nearly every sample each counter has increased by no more than its maximum rate permits, and
-        nothing else has happened. This method handles that case without calling `energy_between`.
+        The second result contains the keys of the counters whose energy in this interval is unknown. In the
+        usual case, a counter has increased by no more than its maximum rate permits, and nothing else has
+        happened. The method handles this case itself, which is fast. It calls `energy_between` for all other
+        cases.
 
         Args:
             values: the readings in microjoules.

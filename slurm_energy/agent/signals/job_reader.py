@@ -124,7 +124,9 @@ class JobReader:
         self._processes.pids = self._run_delay.pids = frozenset(pids)
 
     def read(self, now_s: float, job: SampledJob) -> list[SignalReading]:
-        """Return the job's own signals since the previous call.
+        """Return the mean values of the job's signals since the previous call.
+
+        Only signals of the job itself are read, not those of the node.
 
         Args:
             now_s: present time in seconds since boot.

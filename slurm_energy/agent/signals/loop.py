@@ -21,10 +21,10 @@ ends before the pass costs no pass."""
 
 
 class SignalLoop:
-    """Background task that reads the sensors of all sampled jobs; one reading of all sensors is a pass.
+    """Background task that reads the sensors of all jobs whose signals are sampled.
 
-    The time between two passes is the shortest sampling interval of a running job. A further pass follows
-    soon after a job begins.
+    A pass is one reading of all sensors. The time between two passes is the shortest sampling interval of
+    a running job. When a job begins, a further pass follows soon.
 
     Args:
         sampling: sampling of the running jobs.
@@ -85,7 +85,10 @@ class SignalLoop:
         await asyncio.sleep(min(delay_s, due_in_s) if due_in_s > 0 else delay_s)
 
     async def close(self) -> None:
-        """End the thread that samples signals after its current pass, and close the jobs' files."""
+        """Stop the sampling of signals, and close the files of the jobs.
+
+        A reading of the sensors that is in progress is completed first.
+        """
         await asyncio.to_thread(self._thread.shutdown)
         self._sampling.reader.close()
 

@@ -1,7 +1,7 @@
-"""Reader of the signals of all jobs on the node whose signals are sampled.
+"""Reader of all signal sensors of a node, for the jobs whose signals are sampled.
 
-Each pass reads all signal sensors of the node once. It runs in a separate thread, so a slow sensor delays
-neither a hook nor the energy counters. The CPU time of every pass is measured.
+One reading of all sensors is called a pass. The passes run in a separate thread, so a slow sensor
+delays neither a hook nor the energy counters. The CPU time of every pass is measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The observation of one job on one node for its energy record: recorded signals and reported steps."""
+"""Assembly of the observation of a job on one node, which is stored with the job's energy record.
+
+An observation consists of the recorded signals of the job and the steps that the job has reported.
+"""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _next(self) -> None:
-        """Process the next line of the client after the response to a line was sent."""
+        """Continue after a response has been sent completely: process the client's next line."""
         self._busy, self._begun = False, False
         self.deadline = self._loop.time() + _IDLE_S
         self._process_buffer()

@@ -94,17 +94,23 @@ def _job(session: Session, reader: int | None, tuning: str | None) -> dict[str, 
 
 
 def settings_summary(response: Mapping[str, Any]) -> str:
-    """Return a log text with the numbers of applied and failed settings in a response to `begin`."""
+    """Return a text for the log: how many settings of a new job were applied, and how many failed.
+
+    Args:
+        response: the agent's response to the message `begin`, which announces the start of a job.
+    """
     return f"{response['applied']} settings, {response['failed']} failed"
 
 
 def spool_response(spool: Spool, period_spool: Spool | None = None) -> dict[str, Any]:
-    """Return the response to `spool`: counts of records, and the oldest rejected records with reasons.
+    """Return the response to the request `spool`, which asks for the undelivered records of the node.
+
+    The response contains counts of records, and the oldest rejected records with reasons.
 
     Args:
-        spool: the spool.
-        period_spool: the spool of node energy periods; None if the agent has no spool of periods. The
-            response about this spool is in the key `periods`.
+        spool: the job records that the node still stores.
+        period_spool: the node's energy periods that the node still stores; None if the agent stores no
+            periods. The response about the periods is in the key `periods`.
     """
     periods = {} if period_spool is None else {"periods": spool_response(period_spool)}
     return {
@@ -124,8 +130,10 @@ def resend_response(
 ) -> dict[str, Any]:
     """Move rejected records back into the spool and return the response to `resend`.
 
+    A record is the energy record of a job, or the energy of the node in a time interval (period).
+
     Args:
-        spool: the spool.
+        spool: the spool of energy records.
         record_ids: ids of rejected records and periods to move; None for all.
         period_spool: the spool of periods; None if the agent has no spool of periods.
 

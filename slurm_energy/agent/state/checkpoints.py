@@ -1,6 +1,7 @@
-"""Checkpoints of running jobs and of the energy ledger.
+"""Checkpoints of the agent's running jobs and of the energy ledger.
 
-The module also writes energy records to the spool.
+The ledger contains the energy that was charged to the jobs of the node. The module also writes energy
+records to the spool, from which they are sent to the controller.
 """
 
 from __future__ import annotations
@@ -79,23 +80,24 @@ class CheckpointWriter:
         self._failures = RepeatedFailureLog(log)
 
     def save(self, session: Session) -> None:
-        """Write a job's session together with the energy ledger of the node."""
+        """Write the agent's state of a job (session) to disk, with all energy charged on the node so far."""
         for old in [old for old in self._recorded if old.owner == session.owner and old is not session]:
             self._forget(old)  # both have the same file names
         if self._write(partial(self._save_session, session)):
             self._deferred.pop(session.owner, None)
 
     def save_later(self, session: Session) -> None:
-        """Write a job's session at the next call of `unsynced`, unless the job ends before.
+        """Schedule the writing of a job's session (saved state of the job).
 
-        Use this method only if a crash before that call would lose no data, for example because the record of
-        a step is already stored.
+        The next call of `unsynced` writes the session, unless the job ends before this call. Use this method
+        only if a crash before that call would lose no data, for example because the record of a step is
+        already stored.
         """
         self._deferred[session.owner] = session
         self.notify_written()
 
     def save_accounts(self) -> bool:
-        """Write the energy ledger of the node.
+        """Write the energy that was charged on the node so far (energy ledger) to disk.
 
         Return whether the write succeeded.
         """
@@ -108,7 +110,7 @@ class CheckpointWriter:
         self.spool_periods()
 
     def save_periodically(self) -> None:
-        """Write the energy ledger, and the traces and observations that have grown.
+        """Write the energy that was charged so far, and the traces and observations that have grown.
 
         Only every sixth call also requests a sync to disk.
 
@@ -178,9 +180,10 @@ class CheckpointWriter:
         self.notify_written()
 
     def remove_when_synced(self, sessions: Iterable[Session]) -> None:
-        """Schedule the removal of session files of jobs whose records are in the spool.
+        """Schedule the removal of the stored states (session files) of jobs with records in the spool.
 
-        The files are removed once these records are synced to disk.
+        The spool is the directory of records that wait for delivery. The files are removed once these records
+        are synced to disk.
         """
         for session in sessions:
             self._recorded.append(session)
@@ -212,7 +215,10 @@ class CheckpointWriter:
             self.synced(flush)
 
     def synced(self, flush: UnsyncedFiles) -> None:
-        """Process the end of a flush to disk: remove the session files of jobs with a flushed record.
+        """Process the end of a flush to disk.
+
+        A job whose record is on disk now needs no session file (saved state of a running job) any more. These
+        session files are removed.
 
         Args:
             flush: the files that are on disk now, and the jobs whose records are among them.

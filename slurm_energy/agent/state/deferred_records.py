@@ -86,8 +86,12 @@ class DeferredRecords:
         self._pause_s, self._due, self._probe = FIRST_PAUSE_S, 0.0, None
 
     def pause_s(self, now: float) -> float | None:
-        """Return the seconds from `now` until one deferred record is sent to test whether it is accepted.
+        """Return the seconds until the next attempt to deliver a deferred record.
 
-        The result is None if no record is deferred.
+        Deferred records are records that the controller cannot accept yet. After each pause, one of them is
+        sent as a test. The result is None if no record is deferred.
+
+        Args:
+            now: current time in seconds of the monotonic clock.
         """
         return max(0.0, self._due - now) if self._names else None

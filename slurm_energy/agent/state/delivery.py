@@ -120,9 +120,9 @@ def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[st
 
 
 def _is_about_the_connection(error: EnergyError) -> bool:
-    """Return whether an error concerns the connection or a permission.
+    """Return whether a failed delivery was caused by the connection or a missing permission.
 
-    Any other error concerns the delivered records themselves.
+    Otherwise the error concerns the delivered records themselves.
     """
     return isinstance(error, UnavailableError | ForbiddenError | NotFoundError)
 
@@ -163,12 +163,13 @@ class RecordDelivery:
         cluster: configuration with the address of the controller.
         node: function that returns Slurm's name of this node.
         work: runs a function in the worker thread, which is the only thread that uses the spool.
-        spread_s: function that returns the maximum random delay in seconds that the controller requests. The
-            delay spreads the requests of many nodes over time. The larger of this value and the delay of the
-            route is used. A route without a delay stays without a delay.
-        route: route of the controller to which the records are sent. A controller of an older release does
-            not have the route of periods. The periods then stay in the spool until the controller is
+        route: route of the controller to which the records are sent. A controller of an older release
+            does not have the route of periods. The periods then stay in the spool until the controller is
             upgraded.
+        spread_s: function that returns a maximum random delay in seconds, as requested by the controller.
+            Random delays spread the requests of many nodes over time. A route has a maximum random delay
+            of its own. The larger of both values is used. If the delay of the route is 0, there is no
+            delay.
     """
 
     def __init__(
@@ -369,7 +370,15 @@ class RecordDelivery:
             self._failures.clear(_RETRIED, "none is left")
 
     def _settle_spool(self, items: list[SpooledRecord], outcome: DeliveryResult) -> int:
-        """Remove, reject or defer delivered records in the spool and return how many records are deferred."""
+        """Process the controller's response to a delivery of records from the spool.
+
+        The spool is the directory of records that the controller has not confirmed yet. Accepted records are
+        removed from it. Rejected records are moved aside. All other records are deferred, that is, sent again
+        later.
+
+        Returns:
+            The number of deferred records.
+        """
         for index, item in enumerate(items):
             if index in outcome.accepted and index in outcome.attachments and item.has_attachments:
                 reason = f"delivered, but for {outcome.attachments[index]}"

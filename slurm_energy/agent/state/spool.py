@@ -80,7 +80,10 @@ class Spool:
 
     @property
     def limit_bytes(self) -> int:
-        """Maximum size of all files of the spool in bytes, including rejected records."""
+        """Maximum size in bytes of all files of the spool (the records on the node to be delivered).
+
+        Rejected records count, too.
+        """
         return self._limit_bytes
 
     @limit_bytes.setter
@@ -149,7 +152,7 @@ class Spool:
         return next(map(self._path, names), None)
 
     def expire(self, now: float, keep_s: float) -> None:
-        """Delete attachments of jobs that ended long ago.
+        """Delete power traces and observations (attachments of records) of jobs that ended long ago.
 
         The check runs at most once in ten minutes.
 
@@ -167,7 +170,10 @@ class Spool:
             self._drop(old)
 
     def has(self, record_id: str) -> bool:
-        """Return whether a record is in the spool or among the rejected records."""
+        """Return whether a record is in the spool or among the rejected records.
+
+        The spool is the directory of records that the controller has not confirmed yet.
+        """
         here = any(name.endswith(f"-{record_id}.json") for name in self._sizes)
         return here or self.rejected.has(record_id)
 
@@ -177,7 +183,7 @@ class Spool:
 
     @property
     def oldest_end(self) -> float | None:
-        """Unix time at which the oldest record in the spool ended; None if the spool is empty."""
+        """Unix time of the end of the oldest undelivered record; None if no record is undelivered."""
         names = (name for name in self._sizes if _RECORD.fullmatch(name))
         oldest = min(names, default=None)
         return None if oldest is None else float(oldest.partition("-")[0])
@@ -185,7 +191,8 @@ class Spool:
     def items(self, max_bytes: int, max_items: int, now: float | None = None) -> list[SpooledRecord]:
         """Return the oldest records, as many as the limits allow.
 
-        The first record is returned whatever its size.
+        The first record is returned whatever its size. The attachments of a record are its power trace and
+        its observation.
 
         Args:
             max_bytes: maximum total size of records and attachments in bytes.
@@ -239,14 +246,15 @@ class Spool:
         self.deferred.forget(name)
 
     def resend(self, record_ids: Iterable[str] | None = None, other_than: str | None = None) -> int:
-        """Move rejected records back into the spool and return how many were moved.
+        """Move rejected records back into the spool, from which they are sent again.
 
-        Deferred records are also sent again at once.
+        Return the number of moved records. Records that wait for a retry (deferred records) are also sent
+        again at once.
 
         Args:
             record_ids: ids of the records to move; None for all.
-            other_than: a release of the controller. Only records that another release rejected are moved.
-                None moves all.
+            other_than: a release of the controller. Records that this release has rejected are not moved.
+                None means that the release does not matter.
         """
         requested = None if record_ids is None else set(record_ids)
         moved = 0
@@ -309,10 +317,11 @@ class Spool:
         return {self._path(name): data}
 
     def _write_record(self, name: str, data: bytes) -> None:
-        """Store a record.
+        """Store a record in the spool, and delete other data if the disk is full.
 
-        On a full disk rejected records are deleted first, then the oldest attachments in growing numbers,
-        until the record can be written.
+        The method deletes data in steps, until the record can be written. It deletes rejected records first,
+        then the attachments (traces and observations) of the oldest records. The number of attachments
+        doubles with each step.
         """
         traces: list[str] | None = None
         batch = 1
@@ -356,7 +365,8 @@ class Spool:
     def _make_room(self, size: int) -> None:
         """Delete files until `size` more bytes fit.
 
-        Rejected records are deleted first, then the oldest attachments, then the oldest records.
+        Rejected records are deleted first. Then the oldest attachments of records (power traces and
+        observations) are deleted, then the oldest records.
         """
         excess = self._total + self.rejected.bytes + size - self.limit_bytes
         if excess > 0:

@@ -1,7 +1,7 @@
-"""Records in the spool, and the names of their files.
+"""Names of the files in the spool, the directory of records that are not delivered yet.
 
-A record, its power trace, its observation and the reason of its rejection are files whose names differ only
-in the suffix.
+A record, its power trace, its observation and the reason of its rejection are files whose names
+differ only in the suffix.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ ATTACHMENT_SUFFIXES = (OBSERVATION_SUFFIX, TRACE_SUFFIX)
 
 
 class SpoolableRecord(Protocol):
-    """Interface of data for the spool: a record of a job, or a period of the node's energy."""
+    """Interface of the data that an agent stores until it can deliver them to the controller.
+
+    The data are a record of a job, or a period of the node's energy.
+    """
 
     @property
     def record_id(self) -> str:
-        """Unique id of the record or period."""
+        """Unique id of the record of a job, or of the energy of the node in a time interval (period)."""
 
     @property
     def end(self) -> float:
@@ -75,7 +78,10 @@ def trace_of(name: str) -> str:
 
 
 def attachments_of(name: str) -> tuple[str, ...]:
-    """Return the file names of the attachments that may belong to the record file `name`."""
+    """Return the file names of the attachments that may belong to the record file `name`.
+
+    An attachment is a power trace or an observation.
+    """
     return tuple(name.removesuffix(RECORD_SUFFIX) + suffix for suffix in ATTACHMENT_SUFFIXES)
 
 

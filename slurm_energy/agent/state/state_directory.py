@@ -1,4 +1,8 @@
-"""The agent's state directory: lock, journal, sessions with traces and observations, energy ledger, spool."""
+"""The agent's state directory, from which a restarted agent continues its jobs.
+
+The directory contains the lock, the settings journal, the energy ledger and the spool. For each
+session (state of a job) it contains a file, and files with the power trace and the observation.
+"""
 
 from __future__ import annotations
 
@@ -75,14 +79,15 @@ class StateDirectory:
         return self.folder / "periods"
 
     def save(self, session: Session, checkpoint: dict[str, Any]) -> str:
-        """Write a session, together with a checkpoint of all energy charged so far.
+        """Write the agent's state of a job (session), together with all energy charged so far.
 
-        The session of an ended job is written to a second file. On some file systems a file that replaces
-        another file is synced to disk at once, and the epilog would wait for this sync.
+        The session of an ended job is written to another file than the session of a running job. On some file
+        systems, a file that replaces another file is synced to disk at once. The epilog would wait for this
+        sync.
 
         Returns:
-            Path of the written file. The file is complete but not synced to disk: it survives a crash of the
-            agent, but not of the machine.
+            Path of the written file. The file is complete but not synced to disk: it survives a crash
+            of the agent, but not of the machine.
 
         Raises:
             OSError: the file was not written; the previous file is unchanged.
@@ -95,7 +100,9 @@ class StateDirectory:
         return path
 
     def save_accounts(self, checkpoint: dict[str, Any]) -> str:
-        """Write a checkpoint of the energy ledger to a file that belongs to no job.
+        """Write a checkpoint of the node's energy accounts (energy ledger) to a separate file.
+
+        Other checkpoints are in files that belong to a job.
 
         Returns:
             Path of the written file, which is complete but not synced to disk.
@@ -136,10 +143,10 @@ class StateDirectory:
             session.trace.written()
 
     def save_observation(self, session: Session, *, grown: bool = False) -> None:
-        """Write the recorded signals and the reported steps of a session, if there are any.
+        """Write the recorded signals and the reported steps of a job, if there are any.
 
         Args:
-            session: session of the job.
+            session: state of the job (session) on this node.
             grown: whether to write only signals that grew much since the last write, and only steps that were
                 reported since then.
 

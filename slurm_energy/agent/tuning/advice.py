@@ -1,4 +1,7 @@
-"""Advice of the controller about a job. Copies on the node are used while the controller is unreachable."""
+"""The controller's advice about the tuning of a job, and copies of the advice on the node.
+
+The copies are used while the controller is unreachable.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,9 @@ class Advice:
         )
 
     def without_controller(self) -> Advice:
-        """Return the part of this advice that also holds for a later run without the controller.
+        """Return the part of this advice that may be used in a run without contact to the controller.
 
-        A run without contact to the controller never explores, so an exploration is left out.
+        The advice to explore other settings is left out, because such a run never explores.
         """
         if not self.exploration:
             return self

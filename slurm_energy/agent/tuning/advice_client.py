@@ -48,7 +48,10 @@ class AdviceClient:
         self._failures = RepeatedFailureLog(log)
 
     def wake(self) -> None:
-        """Make the client look soon for jobs without advice. Call this method in the event loop."""
+        """Tell the client that a job may need advice about its tuning.
+
+        The client then looks for such jobs soon. Call this method in the event loop.
+        """
         self._wake.set()
 
     async def run(self) -> None:

@@ -109,7 +109,10 @@ class GroupClient:
             self._tasks.pop(key, None)
 
     async def _poll(self, key: Key, poll: GroupPoll) -> float | None:
-        """Send one poll and return the seconds until the next poll; None if no decision was received."""
+        """Ask the controller once for the tuning decision of a job on several nodes, and apply it.
+
+        Return the seconds until the next request (poll). The result is None if no decision was received.
+        """
         sent_s = self._clock_s()
         try:
             decision = GroupDecision.from_json(await self._post(poll))

@@ -64,7 +64,11 @@ class GroupSource:
         self._window = window
 
     def summary(self) -> dict[str, Any]:
-        """Return the result of the group's search in the format of the record's key `tuning`."""
+        """Return the result of the search for the best settings of a job on several nodes.
+
+        All nodes of the job take part in the search as a group. The result has the format of the key `tuning`
+        in the energy record.
+        """
         return dict(self._member.summary)
 
     def refuse(self, fields: Iterable[str]) -> None:
@@ -101,7 +105,10 @@ class GroupSource:
         )
 
     def last_poll(self) -> GroupPoll:
-        """Return the last message (poll) of this node to the coordinator, when the job has ended here."""
+        """Return the message (poll) by which this node leaves the tuning of a job on several nodes.
+
+        The node sends this last poll to the job's coordinator when the job has ended on the node.
+        """
         identity = self._identity
         return GroupPoll(
             *(identity.node, identity.job_id, identity.restart_count, identity.nodes, identity.objective),
@@ -109,9 +116,9 @@ class GroupSource:
         )
 
     def take(self, decision: GroupDecision, sent_s: float, received_s: float) -> None:
-        """Accept a decision about operating points from the coordinator of the tuning group.
+        """Accept a decision about operating points for this node.
 
-        See `GroupMember.take`.
+        The decision comes from the coordinator that tunes the job on all its nodes. See `GroupMember.take`.
         """
         self._member.take(decision, sent_s, received_s)
 

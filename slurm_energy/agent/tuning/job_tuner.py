@@ -136,7 +136,7 @@ class JobTuner:
         return self.session.tuning
 
     def add_sample(self, now_s: float, signals: Mapping[str, Any] | None = None) -> bool:
-        """Process a sample of the job's meter. Change the operating point if a change is due.
+        """Process a sample of the job's meter. Change the hardware settings if a change is due.
 
         Args:
             now_s: time of the sample in seconds since boot.
@@ -144,7 +144,8 @@ class JobTuner:
                 made.
 
         Returns:
-            True if the operating point or the result changed, so that the session should be written to disk.
+            True if the hardware settings or the result of tuning changed. The state of the job (session)
+            should then be written to disk.
         """
         self._feed_tracker(now_s, signals or {})
         if self._ended or now_s < self._warm_up_until_s:
@@ -183,10 +184,10 @@ class JobTuner:
         return True
 
     def _may_become_cycle(self, now_s: float) -> bool:
-        """Return whether a search for settings should first wait for further pauses of a young job.
+        """Return whether the search for settings should wait until more pauses of the job were seen.
 
-        The job has paused at least once. If the pauses turn out to be regular, they are a cycle of the job,
-        for example checkpoints.
+        The wait applies to a job that started recently and has paused at least once. If the pauses turn out
+        to be regular, they are a cycle of the job, for example checkpoints.
         """
         is_young = now_s < self._warm_up_until_s + _CYCLE_WAIT_S
         is_alone = self.record["mode"] == "on" and self.group is None and self._pinned is None
@@ -195,8 +196,8 @@ class JobTuner:
     def _wait_for_cycle(self, now_s: float) -> bool:
         """Keep a young job untuned and measure nothing, because its pauses may turn out to be regular.
 
-        If the job pauses regularly (cycle), windows with a pause and windows without a pause would give
-        different results.
+        If the job pauses regularly, each measurement window must contain whole cycles of work and pause. A
+        window with a pause would otherwise give another result than a window without a pause.
         """
         is_tuned = self.point != UNTUNED
         if self._source is not None:
@@ -234,11 +235,17 @@ class JobTuner:
 
     @property
     def group(self) -> GroupSource | None:
-        """This node as a member of the group of nodes that are tuned together; None for other jobs."""
+        """Link of this tuner to the group of nodes that are tuned together.
+
+        The nodes of a job on several nodes are tuned together. For other jobs the value is None.
+        """
         return self._source if isinstance(self._source, GroupSource) else None
 
     def join_group(self, source: GroupSource) -> None:
-        """Continue in the tuning group of a job after a restart of the agent. The settings do not change."""
+        """Tune a job together with the other nodes of the job (tuning group) again.
+
+        The method is called after a restart of the agent. The settings do not change.
+        """
         self._source = source
 
     def change_group_point(self, now_s: float) -> bool:
@@ -278,7 +285,10 @@ class JobTuner:
         return ConstantPoint(allowed, {"chosen": allowed.to_json(), "chosen_source": "pinned"})
 
     def finish(self) -> None:
-        """Write the final result into the session. The caller restores the settings."""
+        """Write the final result of the tuning into the agent's stored state of the job (session).
+
+        The method does not restore the hardware settings. The caller restores them.
+        """
         self._store_result()
         self.record["phase"] = self.phase
         self._ended = True
@@ -353,10 +363,10 @@ class JobTuner:
             self._block(refused, now_s)
 
     def _report_refused(self, group: GroupSource, refused: Mapping[str, str]) -> None:
-        """Report to the group which settings have no effect on this node.
+        """Report to the tuning group which settings have no effect on this node.
 
-        The group consists of the nodes on which the job is tuned together. It then stops changing these
-        settings on all nodes.
+        The group consists of the nodes on which the job is tuned together. After the report, no node of the
+        group changes these settings any more.
         """
         for field in refused.keys() - self._blocked:
             self.session.note(f"tuning: not moved any more on any node of the job: {refused[field]}")
@@ -388,9 +398,9 @@ class JobTuner:
         self._collector.restart(UNTUNED, now_s)
 
     def _measured_points(self) -> tuple[ResponsePoint, ...]:
-        """Return the job's operating points that have been measured so far.
+        """Return the job's operating points (combinations of settings) that have been measured so far.
 
-        Points that set a hardware setting excluded from tuning are left out.
+        Points that contain a setting excluded from tuning are left out.
         """
         points = (ResponsePoint.from_json(item) for item in self.record.get("points", ()))
         return tuple(item for item in points if self._blocked.isdisjoint(item.point.to_json()))

@@ -1,6 +1,6 @@
-"""The tuners of all jobs on this node.
+"""The tuners of all jobs on this node. A tuner searches for the best power settings of one job.
 
-They get their samples from the job manager and the sampler, and advice from the controller.
+The tuners get samples from the job manager and the sampler. They get advice from the controller.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class JobTuners:
             self.has_group_work |= _is_in_group(session)
 
     def settings_changed(self, session: Session) -> None:
-        """Restart the tuning of a job whose planned settings have changed.
+        """Restart the tuning of a job after its settings were set anew, for example its power caps.
 
         The tuning measures the job at its untuned settings again.
         """
@@ -187,7 +187,10 @@ class JobTuners:
         return tuner.add_sample(now_s, self._signals.read(tuner.session, now_s))
 
     def _guard(self, entry: _Entry, action: Callable[[], bool | None]) -> bool:
-        """Run an action of a tuner and return the result. An unexpected error ends the tuning of the job."""
+        """Call a function of a tuner and return its result, without letting an error escape.
+
+        An unexpected error ends the tuning of the job.
+        """
         try:
             return bool(action())
         except Exception as error:
@@ -287,15 +290,15 @@ class JobTuners:
         return group.poll_s
 
     def group_change_at_s(self, key: Key) -> float:
-        """Return the time of the next agreed change of a job's operating point, in seconds since boot.
+        """Return when a job on several nodes changes its operating point next, in seconds since boot.
 
-        The time is infinity if no change is agreed.
+        All nodes of the job have agreed on this time. The time is infinity if no change is agreed.
         """
         group = self._group(key)
         return math.inf if group is None else group.change_at_s()
 
     def change_group_point(self, key: Key) -> bool:
-        """Change the operating point of a job that is tuned on several nodes, if a change is due.
+        """Change the hardware settings of a job that is tuned on several nodes, if a change is due.
 
         Return whether a change was due.
         """

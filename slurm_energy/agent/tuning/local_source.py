@@ -52,10 +52,11 @@ for a program that the host limits."""
 
 
 class LocalSources:
-    """Factory of the sources from which the jobs on this node get their operating points.
+    """Factory of the objects that choose the hardware settings of the jobs on this node.
 
-    The search needs numpy, which takes a tenth of a second to load. A separate thread loads numpy when the
-    first tuned job starts, so that no hook waits for numpy. An agent without tuned jobs never loads numpy.
+    The search for the best settings needs numpy, which takes a tenth of a second to load. A separate
+    thread loads numpy when the first tuned job starts, so that no hook waits for numpy. An agent without
+    tuned jobs never loads numpy.
 
     Args:
         config: returns the current configuration.
@@ -235,10 +236,11 @@ def _program_class(tuner: JobTuner) -> str | None:
 
 
 def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
-    """Return from which source the response of a job at an operating point was known at the start.
+    """Return the source from which the effect of an operating point on a job was known at the start.
 
-    The source is that stated in the response curve which the controller gave for the job, for example an
-    earlier run. If the curve does not contain the point, the source is the general prior.
+    The controller gives a response curve (speed and power at operating points) for the job. The result is
+    the source that the curve states for the point, for example an earlier run. If the curve does not
+    contain the point, the result is the general prior.
     """
     curve = None if tuner.advice is None else tuner.advice.curve
     known = {item.point: item.source for item in curve.points} if curve is not None else {}

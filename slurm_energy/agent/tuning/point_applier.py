@@ -146,7 +146,11 @@ class PointApplier:
         )
 
     def tuned_keys(self, session: Session) -> set[str]:
-        """Return the keys of the knobs that an operating point has set, according to the journal."""
+        """Return the keys of the settings that the job has from tuning, according to the journal.
+
+        The journal contains the values that each job requests. A setting that has its fixed value from the
+        job's plan does not count.
+        """
         fixed = {setting.key: setting.value for setting in session.plan}
         return {
             entry.key
@@ -181,8 +185,15 @@ class PointApplier:
     def _restore(self, session: Session, keys: set[str]) -> dict[str, str]:
         """Restore the original values of some settings (knobs) of a job.
 
-        Another program may have changed a setting. Return the `OperatingPoint` fields of such settings, each
-        with the reason.
+        A setting that another program has changed meanwhile is not restored.
+
+        Args:
+            session: state of the job on this node.
+            keys: keys of the settings.
+
+        Returns:
+            The settings that were not restored, as names of `OperatingPoint` fields, each with the reason
+            why.
         """
         if not keys:
             return {}

@@ -12,20 +12,24 @@ HOLD = "hold"
 
 
 class PointSource(Protocol):
-    """Interface of an object that decides at which operating point a job runs.
+    """Interface of an object that decides at which operating point (hardware settings) a job runs.
 
     The object is a search on this node, or the coordinator of several nodes. The tuner of the job applies
-    the operating point `requested`. It then measures the progress in time windows, and passes each window to
-    `observe`. Both calls must take less than 1 ms and may not block.
+    the operating point `requested`. The tuner then measures the progress in time windows, and passes each
+    window to `observe`. Reading `requested` and calling `observe` must each take less than 1 ms and may
+    not block.
     """
 
     @property
     def requested(self) -> OperatingPoint:
-        """Operating point that the job should have now."""
+        """Operating point (set of hardware settings) that the job should have now."""
 
     @property
     def phase(self) -> str:
-        """Present phase of the search for an operating point, for example `reference`, `probe` or `hold`."""
+        """Present phase of the search for the best hardware settings of a job.
+
+        Examples are `reference`, `probe` and `hold`.
+        """
 
     def observe(self, window: ProgressWindow) -> None:
         """Process the measurements of a time window.
@@ -34,7 +38,7 @@ class PointSource(Protocol):
         """
 
     def summary(self) -> dict[str, Any]:
-        """Return the result so far in the format of the record's key `tuning`."""
+        """Return the result of the tuning so far, in the format of the key `tuning` of an energy record."""
 
 
 class ConstantPoint:

@@ -43,7 +43,8 @@ class TunableHardware:
         hardware: the node's hardware with the limits that are in force while the job is untuned.
         scope: part of the node that is allocated to the job.
         blocked: names of the fields of `OperatingPoint` that tuning must not change.
-        bounds: the site's bounds of settings. Tuning observes the minimum of each bound.
+        bounds: for each setting, the lowest and the highest value that the site permits. Tuning sets no
+            value below the lowest value.
     """
 
     hardware: NodeHardware
@@ -73,7 +74,10 @@ class TunableHardware:
         return dataclasses.replace(self, scope=dataclasses.replace(self.scope, gpus=()))
 
     def allowed(self, point: OperatingPoint) -> OperatingPoint:
-        """Return a copy of an operating point without the settings that tuning must not change."""
+        """Return a copy of an operating point without the settings that tuning must not change.
+
+        An operating point is a set of hardware settings.
+        """
         return dataclasses.replace(point, **dict.fromkeys(self.blocked))
 
     @property
@@ -134,10 +138,13 @@ class TunableHardware:
         return self.scope.whole_node and self.hardware.boost and drivers == {"acpi-cpufreq"}
 
     def candidates(self, gpu_draw_watts: float | None) -> tuple[OperatingPoint, ...]:
-        """Return the operating points from which a search may choose, except the untuned settings.
+        """Return the operating points from which a search for the best settings of a job may choose.
 
-        Power limits above the draw of the untuned job change nothing and are left out. If this draw is far
-        below the limit, lower limits help little or not at all; bounds of the clock are then candidates too.
+        The untuned settings (the settings without tuning) are not among these points.
+
+        A power limit above the power that the untuned job draws changes nothing and is left out. If the
+        untuned job draws far less power than the limit, lower limits help little or not at all. Upper bounds
+        of the GPU clock are then added to the points.
 
         Args:
             gpu_draw_watts: highest mean power of a GPU of the untuned job; None if unknown or without GPUs.
@@ -187,9 +194,9 @@ class TunableHardware:
 
 
 def _spread(points: Sequence[OperatingPoint], count: int) -> Sequence[OperatingPoint]:
-    """Return at most `count` of the given points, evenly spread.
+    """Return at most `count` of the given operating points (settings), evenly spread.
 
-    The first and the last point are included.
+    The first and the last operating point are included.
     """
     if len(points) <= count:
         return points

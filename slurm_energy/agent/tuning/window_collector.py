@@ -23,16 +23,20 @@ from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 class WindowLengths:
     """Lengths, in seconds, that determine when a measurement window starts and ends.
 
+    A search tries operating points. When it has settled on an operating point, it keeps the point; the
+    point is then held.
+
     Attributes:
-        settle_s: time after a change of the operating point that is not measured. In this time the hardware
-            changes its clocks, and power sensors still average over the last second.
+        settle_s: time after a change of the operating point that is not measured. In this time the
+            hardware changes its clocks, and power sensors still average over the last second.
         min_s: minimum length of a window.
         max_s: length at which a window ends even if the speed is not exact enough.
         patience_s: length at which a window without any progress ends.
         hold_s: minimum length of a window while the operating point is held.
-        hold_patience_s: length at which a window without any progress ends while the operating point is held.
-        relative_error: maximum relative error of the speed for a window to end before `max_s`; a fraction of
-            the speed, not a length.
+        hold_patience_s: length at which a window without any progress ends while the operating point is
+            held.
+        relative_error: maximum relative error of the speed for a window to end before `max_s`; a fraction
+            of the speed, not a length.
     """
 
     settle_s: float = 2.0
@@ -112,7 +116,8 @@ class WindowCollector:
         Args:
             now_s: time of the sample in seconds since boot.
             meter: energy meter of the job.
-            holding: whether the operating point is held, so that short windows are enough.
+            holding: whether the search has settled on an operating point and keeps it. Short windows are then
+                enough.
         """
         if now_s < self._not_before_s:
             return None
@@ -160,7 +165,16 @@ class WindowCollector:
     def _interval(
         self, start: MeterReading, end: MeterReading, progress: Progress | None
     ) -> MeasuredInterval:
-        """End the current interval and start the next interval."""
+        """End the current measurement interval, and start the next one.
+
+        Args:
+            start: reading of the energy meter at the start of the interval.
+            end: reading at the end of the interval.
+            progress: progress of the job in the interval; None if unknown.
+
+        Returns:
+            The measurement of the ended interval.
+        """
         self._begin(end)
         watts = watts_between(start, end)
         return MeasuredInterval(self._window(start, end, progress, watts), watts, progress is not None)
@@ -169,7 +183,10 @@ class WindowCollector:
         self._start, self._check_at_s = reading, 0.0
 
     def _needed_s(self, *, holding: bool) -> float:
-        """Return the minimum length in seconds of a window that can determine the speed."""
+        """Return the minimum length in seconds of a measurement window.
+
+        A shorter window could not determine the speed of the job.
+        """
         tracker, lengths = self._tracker, self._lengths
         if tracker.cycle_s is not None:
             return max(lengths.hold_s, tracker.cycle_s / 2)

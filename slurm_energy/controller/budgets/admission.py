@@ -164,10 +164,11 @@ class BudgetAdmission:
         Args:
             now_unix_s: the time now in Unix seconds.
             budgets: budgets in force after the last decision; an empty value means that no budget applies.
-            counted_jobs: job ids whose power the headrooms already count as used. The licenses of other
-                running jobs are subtracted from the headrooms.
+            counted_jobs: ids of the jobs whose power is already subtracted in the headrooms. The licenses of
+                other running jobs are subtracted from the headrooms.
             nodes: power range of each node that has reported, by node name.
-            curves: known response curves of `programs`; None means to use the curves of the last call.
+            curves: known response curves of the programs of queued jobs (attribute `programs`); None means to
+                use the curves of the last call.
         """
         settings = self._config.budget
         self._curves = self._curves if curves is None else curves
@@ -235,10 +236,11 @@ class BudgetAdmission:
     def _wanted(
         self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
     ) -> tuple[PendingPower, list[bool], Floats]:
-        """Return the power that each pending job would add to its budgets, and two more values per job.
+        """Return three values per pending job, from which its power licenses are computed.
 
-        The second value states whether the power is predicted from measured runs. The third value is the
-        minimum power: the job does not start if less power is available.
+        The first value is the power that the job would add to its budgets. The second value states whether
+        this power is predicted from measured runs. The third value is the minimum power: the job does not
+        start if less power is available.
         """
         quantiles = self._quantiles()
         watts, max_watts = self._predictor.predict_power_quantile(queue, quantiles)

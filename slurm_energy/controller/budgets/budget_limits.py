@@ -111,9 +111,13 @@ class BudgetLimits:
         self._parents = parents
 
     def set_signals(self, texts: Mapping[str, SignalText]) -> None:
-        """Set the limits from the texts of signals.
+        """Set the limits of budgets from the texts that were read from their signals.
 
-        If a text is malformed or implausible, the last value of its signal stays in force.
+        A signal is a file or URL that states the limit of a budget. If a text is malformed or implausible,
+        the last value of its signal stays in force.
+
+        Args:
+            texts: last text of each signal, by name of the budget.
         """
         for name, text in texts.items():
             limit = self._limits.get(name)

@@ -59,9 +59,11 @@ class SignalText:
 
 
 class SignalReader:
-    """Reader of the signals of all budgets. If a signal cannot be read, its last text stays.
+    """Reader of the signals of all power budgets.
 
-    Each signal is read by a separate task, so that a slow signal does not delay other signals.
+    A signal is a file or URL with the limit of a budget. If a signal cannot be read, the reader keeps the
+    text that it read last. Each signal is read by a separate task, so that a slow signal does not delay
+    other signals.
 
     Args:
         failures: log of failures; a repeated failure is logged once.

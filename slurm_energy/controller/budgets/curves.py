@@ -42,9 +42,12 @@ def limits_and_times(
 ) -> tuple[Floats, Floats]:
     """Return several power limits for each group of devices, and the relative time at each limit.
 
-    Both arrays have the shape (n, `LEVELS`). The limits are per device and lie between the lowest
-    limit and the expected power. The time is divided by the time without a limit. This ratio comes from the
-    best response curve of the group's job. Without a curve, the mean of the physical model is used.
+    The devices of a group are of the same kind and get the same limit. Both arrays have the shape (n,
+    `LEVELS`). The limits are per device and lie between the lowest limit and the expected power. The
+    relative time is the time with the limit divided by the time without a limit. It comes from the
+    response curve of the group's job, which states the time at several limits. A curve that was measured
+    in the current run takes precedence over other curves of the job. Without a curve, the mean of the
+    physical model is used.
 
     Args:
         job_ids: jobs of each of the n groups.
@@ -96,10 +99,11 @@ def lowest_power(
 
 @functools.lru_cache(maxsize=4096)
 def _lowest_ratio(curve: ResponseCurve, of_gpu: bool, min_watts: float) -> float | None:
-    """Return how much power a device drew at about its lowest power limit, relative to no limit.
+    """Return the power of a device at about its lowest power limit, relative to no limit.
 
-    The response curve contains measured points. The result is the power ratio of the first point whose limit
-    is at most `_LOWEST_RATIO` times `min_watts`. None means that the curve has no such point.
+    The response curve states the measured power at some power limits. The function uses the first of
+    these limits that is at most `_LOWEST_RATIO` times `min_watts`. The result is None if the curve has no
+    such limit.
 
     Args:
         curve: measured response of a program to power limits.

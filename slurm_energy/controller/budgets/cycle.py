@@ -150,10 +150,10 @@ def _margin(inputs: CycleInputs) -> float:
 
 
 def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting) -> Floats:
-    """Return, for each budget, the power that is kept free for starts of jobs, shape (b,).
+    """Return, for each budget, the power that is kept free for jobs that will start, shape (b,).
 
-    Jobs start at the minimum power limits of their devices. Power above these limits is therefore not kept
-    free. The result includes the power that the other parts of the nodes add when jobs start.
+    Jobs start at the minimum power limits of their devices. Power above these limits is therefore not
+    kept free. The result includes the power that the other parts of the nodes add when jobs start.
     """
     slopes = np.array([node.reserve.slope for node in inputs.nodes], np.float64)
     started = np.maximum(table.min_watts, table.start_watts)
@@ -168,9 +168,9 @@ def _start_watts(
 ) -> Floats:
     """Return the power that each budget keeps free for starting jobs, shape (b,).
 
-    While a job starts, it may draw more power than the lowest limits of its devices permit. The safety
-    margin of a budget's limit covers a part of this additional power. The rest is kept free, but only from
-    the power that is left above the lowest limits of all devices.
+    While a job starts, its devices may draw more power than their lowest limits permit. The safety margin
+    of the budget's limit covers a part of this additional power. The rest is kept free. But a budget
+    keeps free at most what is left when all devices have their lowest limits.
 
     Args:
         inputs: state of the engine.
@@ -199,13 +199,14 @@ def _needs_no_limit(
 ) -> Bools:
     """Return for each power budget whether all its devices may have their maximum limit.
 
-    The shape of the result is (b,).
+    The shape of the result is (b,) for b budgets.
 
     Args:
         table: the n devices with a power limit.
         counting: power that each device contributes to a budget.
-        rest: power of the nodes' parts without a power limit.
-        fixed: power of these parts under each budget at the ceilings in force, shape (b,).
+        rest: power of all parts of the nodes that have no power limit.
+        fixed: power of the parts without a power limit under each budget, shape (b,). It applies to the
+            upper bounds of power limits (ceilings) that are in force.
         usable: power that each budget distributes, shape (b,).
     """
     highest = counting.still_watts + np.where(table.is_free, table.max_watts, 0.0)
@@ -248,7 +249,7 @@ def _grant(
     Args:
         inputs: state of the engine; the ceilings in `commitment` are changed if budgets are enforced.
         table: the devices.
-        counting: power that is counted for each device.
+        counting: how much power each device uses of its budgets, and which devices count as idle.
         target: requested ceilings, in the order of the rows of `commitment`.
         available: power that each budget has for ceilings, shape (b,).
     """
@@ -297,12 +298,13 @@ def _safe_watts(
 def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> list[CeilingBudget]:
     """Return the budgets that restrict the ceilings (upper bounds of power limits) of devices.
 
-    Each returned budget consists of the rows of its devices and of the power that is available for these
+    A returned budget states which devices count under it, and the power that is available for these
     devices together. A budget with unlimited power is left out.
 
     Args:
-        rows: row of each device in the columns of ceilings, shape (n,).
-        members: whether a device counts at its ceiling under a budget, shape (b, n).
+        rows: index of each device in the arrays of ceilings, shape (n,).
+        members: for each of b budgets, whether a device is counted under the budget with the power of its
+            ceiling, shape (b, n).
         available_watts: power that each budget has for these devices, shape (b,).
     """
     return [
@@ -317,10 +319,11 @@ def _measured_watts(
 ) -> Floats:
     """Return the power under each of b budgets, measured as far as possible, shape (b,).
 
-    The fixed power of each budget is left out. For a device whose power is unknown, the value in `counted`
-    is used. For the other parts of a node, the power in `rest` is assumed. If the power of a whole node and
-    of all its devices is measured, the result contains the difference between the measured and the assumed
-    power of the other parts.
+    The fixed power of each budget is left out. If the power of a device is unknown, the device counts
+    with its value in `counted`. For the other parts of a node, the power in `rest` is assumed and not
+    included in the result. If the power of a whole node and of all its devices is measured, the other
+    parts are corrected: the result then includes the difference between their measured and their assumed
+    power.
     """
     is_known = table.controlled & ~np.isnan(table.watts)
     watts = np.where(is_known, table.watts, counted)

@@ -86,7 +86,10 @@ class BudgetEngine:
 
     @property
     def poll_s(self) -> float:
-        """Interval between polls of a node: longer in a large cluster, but at most the control period."""
+        """Interval in seconds at which each node asks (polls) for a decision about its power.
+
+        The interval is longer in a large cluster, but at most the control period.
+        """
         longest_s = max(self._settings.period_s, self._settings.poll_s)
         return min(longest_s, max(self._settings.poll_s, len(self._nodes) / MAX_POLLS_PER_S))
 
@@ -213,9 +216,10 @@ class BudgetEngine:
             return cycle_report(inputs, outcome, self.poll_s)
 
     def withdraw_raises(self) -> None:
-        """Cancel the limits that the last decision has raised.
+        """Cancel the rises of power limits in the last decision.
 
-        Call this method if the result of `unsaved`, the changed states of nodes, could not be stored.
+        A decision must be stored before nodes receive it (`unsaved`). Call this method if the decision could
+        not be stored.
         """
         self._commitment.withdraw_raises()
 

@@ -78,17 +78,19 @@ class BudgetInForce:
 
 @dataclass(frozen=True, slots=True)
 class BudgetedJob:
-    """A running job in Slurm.
+    """A running job in Slurm, as input for decisions about power budgets.
 
     Attributes:
         job_id, restart_count: id of the job and number of its requeues, which together identify the run.
-        user, account, partition, qos: names of the job's user, account, partition and QOS; empty if unknown.
+        user, account, partition, qos: names of the job's user, account, partition and QOS; empty if
+            unknown.
         nodes: nodes of the job.
         deadline_s: slack of the job, which is the seconds until its deadline minus its remaining run time
             without a power limit. None means that the job has no deadline.
         draw_watts: predicted power of one device of the job, by kind of device. The value is an upper
             quantile.
-        curves: response curve by kind of device, best source first.
+        curves: response curve of the job, by kind of device. Of several curves for the same kind of
+            device, the one from the best source is used.
     """
 
     job_id: int

@@ -112,9 +112,9 @@ def build_groups(
 def _host_shares(job_ids: Sequence[tuple[int, ...]], is_gpu: Bools, limited_share: Floats) -> Floats:
     """Return the fraction of time in which each group's devices may determine the speed of jobs.
 
-    While a power limit slows down the GPUs of a job, the GPUs determine the job's speed. A power limit of
-    the CPU packages then costs no time. The packages of the job get the remaining fraction of the time. All
-    other groups get 1. The result has the shape (n,).
+    While a power limit slows down the GPUs of a job, the GPUs determine the job's speed. In this time, a
+    power limit of the CPU packages does not slow the job down. Therefore the packages of the job get only
+    the remaining fraction of the time. All other groups get 1. The result has the shape (n,).
 
     Args:
         job_ids: jobs of each of the n groups.

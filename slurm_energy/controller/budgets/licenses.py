@@ -40,19 +40,21 @@ _NAME: Final = re.compile(r"[^\s,=|]{1,200}")
 class BudgetHeadroom:
     """State of one budget after a decision, as the admission of jobs needs it.
 
+    The price level of a job measures how much work the job does per watt.
+
     Attributes:
         name: name in the configuration.
         scope: the nodes or jobs under the budget.
         limit_watts: limit now.
-        headroom_watts: power above idle that new jobs may add now. A negative value means that the budget is
-            above its limit. Infinity means that the budget has no limit.
+        headroom_watts: power that new jobs may now add to the idle power of nodes. A negative value means
+            that the budget is above its limit. Infinity means that the budget has no limit.
         steps: changes of the limit in the next 24 h, in ascending order: (Unix time in seconds, limit in
             watts from then on).
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
-        retained_watts: part of `headroom_watts` that is reserved for running jobs, so that a new job cannot
-            use it. The list has one value for each price level that a new job may have. It is empty if no
-            power is reserved.
+        retained_watts: part of `headroom_watts` that is reserved for running jobs, so that a new job
+            cannot use it. The list has one value for each price level that a new job may have. It is
+            empty if no power is reserved.
         idle_watts: power under the budget without any job.
         promised_watts: power that is kept free for starting jobs; infinity means that all power that the
             starting jobs can draw is kept free.
@@ -93,10 +95,12 @@ class BudgetHeadroom:
         return self.scope.kind is ScopeKind.CLUSTER or is_named
 
     def retained_from(self, level: int) -> float:
-        """Return the part of the headroom that a new job may not use, because running jobs need it.
+        """Return the power that running jobs need, so that a new job of a given level may not use it.
+
+        The power is in watts. It is a part of the headroom (the free power of the budget).
 
         Args:
-            level: price level of the new job. It states how much work the job yields per watt.
+            level: level of the new job from a scale of how much work a job yields per watt.
         """
         return self.retained_watts[level] if self.retained_watts else 0.0
 
@@ -104,10 +108,10 @@ class BudgetHeadroom:
         """Return a copy of this state for jobs up to a given price level.
 
         The price level of a job measures its work per watt. The headroom is the power that new jobs may add.
-        A part of it is reserved for running jobs. How much is reserved depends on the price level of the new
-        job. The headroom in the copy is what jobs at `level` may use. The copy is valid only if no job has a
-        price level above `level`. Licenses are counted relative to this headroom, so that the numbers of
-        licenses stay small in a large cluster.
+        A part of it is reserved for running jobs. The size of this part depends on the price level of the new
+        job. In the copy, the part that is reserved against jobs of `level` has been subtracted from the
+        headroom. The copy must be used only if no job has a higher price level. Licenses are counted relative
+        to the headroom of the copy, so that their numbers stay small in a large cluster.
         """
         kept = self.retained_from(level)
         if not math.isfinite(kept):
@@ -116,12 +120,13 @@ class BudgetHeadroom:
         return dataclasses.replace(self, headroom_watts=self.headroom_watts - kept, retained_watts=others)
 
     def reachable_steps(self, demand_watts: Floats, reachable_watts: Floats) -> list[tuple[float, float]]:
-        """Return the future changes of a budget's limit as Slurm's licenses must represent them.
+        """Return the future changes of a budget's limit, as times and watts for Slurm's licenses.
 
-        When the limit falls, the budget can lower the power limits of running jobs. A job may therefore
-        start before the fall if its power at its lowest limits fits under the lower limit. Slurm starts the
-        job only if its licenses fit, but the licenses represent more power. Therefore the limit after a fall
-        is returned with a higher value, so that the licenses of all such jobs fit.
+        Each waiting job requests licenses for its full power. After a fall of the limit, senergyctld can
+        lower the power limits of devices. A job may therefore start before the fall if its power at its
+        lowest power limits fits under the later limit of the budget. Slurm would not start this job, because
+        the job's licenses exceed the later limit. The later limit is therefore returned with a higher value,
+        so that the licenses of all such jobs fit.
 
         Args:
             demand_watts: licenses that each waiting job requests, shape (m,).
@@ -328,17 +333,19 @@ def waiting_sentences(
     budgets: Mapping[str, BudgetHeadroom | None],
     names_of: Callable[[int], Sequence[str]],
 ) -> dict[int, str]:
-    """Explain for each job why it waits in Slurm for a license. The result maps job ids to sentences.
+    """Explain for each job why it waits in Slurm for a license.
 
-    A license represents the power of a budget. A sentence is returned only if the budget lacks the power for
-    the job.
+    A license represents the power of a budget. A job gets a sentence only if the budget has too little
+    power for the job. The result maps job ids to sentences.
 
     Args:
         queue: the jobs.
-        wanted: power that each job adds, shape (n,).
-        levels: price level of each job, shape (n,). The price is the work that the job does per watt.
+        wanted: power in watts that each job adds, shape (n,).
+        levels: price level of each job, shape (n,). The price level measures the work that the job does
+            per watt.
         budgets: budgets by license.
-        names_of: function that returns the names of the licenses of the job in a row of the queue.
+        names_of: function that takes the index of a job in the queue and returns the names of the job's
+            licenses.
     """
     waiting: dict[int, str] = {}
     for row, reason in enumerate(queue.reason):
@@ -355,8 +362,13 @@ def waiting_sentences(
 def waiting_sentence(watts: int, budget: BudgetHeadroom, level: int) -> str:
     """Return the sentence that tells a user why a job waits for power under a budget.
 
-    A part of the budget's free power may be reserved for running jobs. This part depends on the work per
-    watt of the waiting job, which `level` (an index into a list of prices of power) measures.
+    A part of the budget's free power may be reserved for running jobs. The size of this part depends on
+    how much work the waiting job does per watt.
+
+    Args:
+        watts: power that the job adds.
+        budget: state of the budget.
+        level: index that measures the work per watt of the waiting job.
     """
     free, kept = max(0.0, budget.headroom_watts), budget.retained_from(level)
     text = f"waits for power: it adds {watts} W, and {max(0.0, free - kept):.0f} W are free"
@@ -370,12 +382,10 @@ def retained_licenses(
     budgets: Mapping[str, BudgetHeadroom | None],
     names_of: Callable[[int], Sequence[str]],
 ) -> Ints:
-    """Return the number of licenses that each pending job may not use, shape (n,).
+    """Return how many licenses each pending job must leave to running jobs, shape (n,).
 
-    These licenses are reserved for running jobs.
-
-    For a job under several budgets, the largest number of any budget is returned. The number is 0 for running
-    jobs.
+    Under a power budget, one license is one watt. For a job under several budgets, the largest number of
+    any budget is returned. The number is 0 for running jobs.
     """
     kept = np.zeros(queue.count, np.int64)
     for row in np.flatnonzero(queue.state == PENDING).tolist():

@@ -1,6 +1,7 @@
-"""Power budgets in senergyctld: periodic decisions, polls of nodes, storage, and the admission of jobs.
+"""Periodic decisions of senergyctld about power budgets.
 
-numpy is imported only if a configuration has budgets.
+The module also answers the nodes that ask for decisions (poll), stores the decisions, and lets
+pending jobs start within the budgets. numpy is imported only if a configuration has budgets.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ log = logging.getLogger(__name__)
 
 
 class BudgetLoop:
-    """Loop that decides about the power budgets of the cluster and answers the polls of nodes.
+    """Loop that decides about the power budgets of the cluster and answers the requests of nodes.
 
-    The engine runs in one thread. While a decision is made and stored, polls wait.
+    Each node requests the latest decision regularly (poll). The engine runs in one thread. While a
+    decision is made and stored, polls wait.
 
     Args:
         config: configuration at the start.
@@ -62,10 +64,10 @@ class BudgetLoop:
         history: history of measured runs, for the admission of jobs.
         running: cache of the running jobs in Slurm.
         failures: log of failures; a repeated failure is logged once.
-        oracle: returns a function that takes a training model and a kind of hardware and returns the response
-            curve; None means that such a function is not available.
-        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
-            None means that no other part delays jobs.
+        oracle: returns a predictor, or None if there is no predictor. The predictor is a function that
+            takes a training model and a kind of hardware and returns the response curve.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay
+            jobs; None means that no other part delays jobs.
         on_policy_lines: called when `policy_lines` has changed.
 
     Raises:
@@ -144,13 +146,16 @@ class BudgetLoop:
         self._wake.set()
 
     async def poll(self, data: Any) -> dict[str, Any]:
-        """Return the decision for a node. The caller has checked that the agent runs on the node.
+        """Return the decision about the power limits of a node.
+
+        The caller has checked that the agent runs on the node.
 
         Args:
-            data: the poll as parsed JSON.
+            data: the request (poll) of the node's agent as parsed JSON.
 
         Raises:
-            UnavailableError: decisions have failed for some time. The error lets the node's lease end.
+            UnavailableError: decisions have failed for some time. The node then gets no new lease (the time
+                for which limits are valid). When its old lease ends, the node sets safe limits.
             UsageError: the poll is malformed.
         """
         poll = NodePoll.from_json(data)
@@ -235,9 +240,9 @@ class BudgetLoop:
         self._wake.set()
 
     async def report(self, function: Callable[[BudgetCycle], T]) -> T | None:
-        """Call a function with the last budget cycle in the engine's thread, and return its result.
+        """Evaluate a function on the result of the last budget cycle, and return the function's result.
 
-        Return None before the first cycle.
+        The function runs in the thread of the budget engine. The result is None before the first cycle.
         """
         cycle = self.cycle
         return None if cycle is None else await self._in_thread(lambda: function(cycle))
@@ -403,8 +408,12 @@ class BudgetLoop:
     async def _guarded(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         """Await a part of the work on power budgets, and catch and log an error.
 
-        A repeated error is logged once. Each node has a lease, after which it uses safe limits. The leases
-        therefore limit the consequences of an error.
+        A repeated error is logged once. An error has limited consequences: a node that gets no new decision
+        until its lease (time limit) ends uses its safe power limits.
+
+        Args:
+            what: name of the part of the work, for the log.
+            work: the work.
         """
         subject = f"{_SUBJECT}, {what}"
         try:

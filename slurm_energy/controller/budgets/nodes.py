@@ -165,9 +165,10 @@ class BudgetNode:
             self.unlimited.update(sum(unlimited), now_s)
 
     def _read_curves(self, poll: NodePoll) -> None:
-        """Parse the response curves that have changed since the last poll.
+        """Parse the response curves of jobs in a report of the node's agent.
 
-        A curve may be malformed if the agent belongs to another release.
+        Only curves that have changed since the last report are parsed. A curve may be malformed if the agent
+        belongs to another release. Malformed curves are ignored.
         """
         raw = {job.job_id: job.curve for job in poll.jobs if job.curve is not None}
         curves = {}

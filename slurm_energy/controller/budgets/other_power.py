@@ -26,14 +26,14 @@ _KEPT: Final = 0.999  # weight of earlier polls, per poll
 
 
 class OtherPower:
-    """Power of a node without its devices, learned from readings of this node.
+    """Estimate of the power that a node needs for its other parts, i.e. all parts except its devices.
 
-    The attribute `value` is the maximum of recent readings of this power. When it was read, the devices had
-    the power `device_watts`. The method `watts_at` estimates the present power of the other parts from a
-    known power of the devices. For each watt that the devices may draw above `device_watts`, `slope` watts
-    are added to `value`. For each watt that the devices may draw less, half of `slope` is subtracted. The
-    slope is fitted by least squares. It is applied neither to a power restored from storage, nor on a node
-    without a sensor of the whole node.
+    The estimate is learned from readings of the node. The attribute `value` is the maximum of the recent
+    readings. These readings were taken while the devices drew `device_watts`. The method `watts_at`
+    returns the estimate for any other power of the devices. It adds `slope` watts to `value` for each
+    watt of the devices above `device_watts`. It subtracts half of `slope` for each watt below
+    `device_watts`. The slope is fitted by least squares. No slope is applied to a power that was restored
+    from storage, or on a node without a sensor of the whole node.
 
     Attributes:
         value: maximum of recent readings of the other parts' power in watts; None means unknown.
@@ -72,7 +72,15 @@ class OtherPower:
         return value + self.slope * (more_watts if more_watts > 0 else _LOWERED_SHARE * more_watts)
 
     def add(self, device_watts: float, other_watts: float, now_s: float) -> None:
-        """Learn from one reading of a node: the power of its devices, and the rest of its power."""
+        """Take one reading of a node's power into account.
+
+        The object learns from the readings how much power the node draws besides its devices.
+
+        Args:
+            device_watts: power of the node's devices.
+            other_watts: power of the rest of the node.
+            now_s: time of the reading in seconds.
+        """
         if all(abs(watts - device_watts) <= _STEADY * device_watts for watts in self._last):
             self._fit(device_watts, other_watts)
         self._last = (self._last[1], device_watts)

@@ -1,4 +1,7 @@
-"""The objects that serve power budgets for one configuration: engine, limits, inputs, admission of jobs."""
+"""The objects that serve the power budgets of senergyctld under one configuration.
+
+These objects are the engine, the limits, the inputs, and the admission of jobs.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,9 @@ Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], 
 class AdmissionRequest:
     """Input for the decision which pending jobs may start under the power budgets.
 
-    `BudgetAdmission.update` uses this input. It adapts the number of licenses in Slurm to the free power of
-    the budgets (`headrooms`), because a job needs one license per watt.
+    `BudgetAdmission.update` makes this decision. It sets the number of certain licenses in Slurm to the
+    free power of the budgets (`headrooms`) in watts. A job needs one license per watt, so that Slurm
+    starts the job only if enough power is free.
     """
 
     unix_s: float
@@ -148,9 +152,14 @@ class BudgetParts:
         return gone
 
     def restore(self, bodies: Mapping[str, str], now_s: float) -> list[str]:
-        """Continue from the stored states of nodes, given as JSON text by node.
+        """Continue from the stored states of nodes after a restart of senergyctld.
 
-        Return the nodes whose stored state is damaged.
+        Args:
+            bodies: stored state as JSON text, by node.
+            now_s: current time.
+
+        Returns:
+            The nodes whose stored state is damaged.
         """
         states, damaged = {}, []
         for name, body in bodies.items():
@@ -163,7 +172,7 @@ class BudgetParts:
         return damaged
 
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
-        """Return the arguments with which it is decided which jobs may start under the power budgets.
+        """Return the input for the decision which jobs may start under the power budgets.
 
         Slurm may already start jobs until `end_admission` is called. The engine keeps the power for these
         jobs free. For a budget without a license in Slurm, this power is the larger of the old and the new

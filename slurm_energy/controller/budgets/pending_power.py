@@ -27,7 +27,10 @@ from slurm_energy.tuning.response_curve import ResponseCurve
 
 
 class ProgramKey(NamedTuple):
-    """Key under which the measured power of a program on one kind of device is stored."""
+    """Identification of a program on one kind of device.
+
+    The measured power of the program is stored under this key.
+    """
 
     user: str
     fingerprint: str | None
@@ -64,9 +67,10 @@ class PendingPower:
 
 
 class _Part(NamedTuple):
-    """The devices of one type, processor packages or GPUs, of a pending job in one partition.
+    """The devices of one type (processor packages or GPUs) that a pending job needs in one partition.
 
-    All powers are in watts of one device.
+    From the power of these devices follows how much power the job would add under the budgets. All powers
+    are in watts of one device.
     """
 
     pair: int
@@ -163,14 +167,15 @@ def pending_power(
 def _by_job(part_watts: Floats, of_pair: Sequence[int], rows: Ints, full_watts: Ints) -> Floats:
     """Return the power that each pending job adds when it starts, in whole watts.
 
-    The power of a job is the sum of its parts. If a job may run in several partitions, the result is the
-    maximum over these partitions. The result is never above the job's power without limits (`full_watts`). A
-    job without parts adds its power without limits.
+    The packages and GPUs of a job in one partition are its parts. The power of a job is the sum of the
+    power of its parts. If a job may run in several partitions, the result is the maximum over these
+    partitions. The result is never above the job's power without limits (`full_watts`). A job without
+    parts adds its power without limits.
 
     Args:
-        part_watts: power of each part (packages or GPUs of a job in a partition), shape (n,).
+        part_watts: power of each part, shape (n,).
         of_pair: for each part, the number of the pair of job and partition to which the part belongs.
-        rows: for each pair, the index of its job.
+        rows: for each pair of job and partition, the index of its job.
         full_watts: power that each job adds without limits.
     """
     needed = np.full(len(full_watts), -1.0)
@@ -194,9 +199,9 @@ def _package_watts(parts: Sequence[_Part], groups: PowerGroups) -> Floats:
 
 
 def _parts(queue: QueueColumns, row: int, pair: int, power: PartitionPower, watts: float) -> list[_Part]:
-    """Return the processor packages and GPUs that a pending job would use in a partition.
+    """Return the expected power and the power limits of a pending job in a partition.
 
-    Each of these two parts has its expected power and its power limits.
+    The result has one entry for the processor packages that the job would use, and one for its GPUs.
     """
     cpus, gpus = int(queue.cpus[row]), int(queue.gpus[row])
     nodes = power.node_count(int(queue.nodes[row]), cpus)
@@ -233,10 +238,11 @@ def _groups(
     floor_percent: float,
     curves: Mapping[ProgramKey, ResponseCurve],
 ) -> tuple[PowerGroups, Floats]:
-    """Return the devices of pending jobs as groups, and the power of each group at its lowest limit.
+    """Return the devices of pending jobs in groups, and the power of each group at its lowest limit.
 
-    A group consists of the packages or of the GPUs of one job. The power is measured; NaN means not
-    measured.
+    A group consists of the packages or of the GPUs of one job. The second result is the power that a
+    group is expected to draw at its lowest power limit. It comes from measured runs, and is NaN without
+    such runs.
     """
     low = np.array([part.min_watts for part in parts])
     high = np.array([part.max_watts for part in parts])

@@ -176,7 +176,10 @@ class BudgetRecorder:
         self._changes = [*self._changes[-MAX_CHANGES:], change]
 
     def take(self) -> tuple[Sequence[BudgetSample], Sequence[BudgetChange]]:
-        """Return the complete power samples and the changes of budgets, and forget them here."""
+        """Return all power samples and changes of budgets that were recorded since the last call.
+
+        The recorder then no longer stores them.
+        """
         samples, changes = self._samples, self._changes
         self._samples, self._changes = [], []
         return samples, changes

@@ -112,8 +112,9 @@ def _feeds_gpus(outcome: CycleOutcome) -> Bools:
 def _reachable_headroom_watts(outcome: CycleOutcome) -> Floats:
     """Return the power that is free under each budget if all running jobs have their lowest limits.
 
-    The shape is (b,). A device whose power at its lowest limit is unknown counts at its
-    expected power, a package that feeds GPUs at half its maximum.
+    The shape of the result is (b,) for b budgets. The power of some devices at their lowest limit is
+    unknown. Such a device counts with its expected power. If it is a processor package that feeds GPUs,
+    it counts with at most half of its maximum power limit.
     """
     table = outcome.table
     counted = outcome.counted_watts.copy()

@@ -77,15 +77,16 @@ def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCove
 
 
 def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
-    """Return the power of the parts of each node that have no power limit.
+    """Return the power of those parts of each node that have no power limit.
 
-    The result is an array with one value per node. If this power is not known yet for a node, the largest
-    value of the other nodes is assumed. For a booting node, the value is at least the power of a boot. For a
-    node that is off, it is the power of the switched-off node.
+    The result is an array with one value per node. For a node whose power is not known yet, the largest
+    value of the other nodes is assumed. For a booting node, the value includes at least the power of a
+    boot. For a node that is off, the value is the power of the switched-off node.
 
     Args:
-        inputs: state of the engine.
-        limited_watts: power that the devices with a limit of each node may draw, shape (number of nodes,).
+        inputs: state of the budget engine.
+        limited_watts: for each node, the power that its devices with a power limit may draw, shape
+            (number of nodes,).
     """
     known = [
         _known_rest(inputs, node, watts)

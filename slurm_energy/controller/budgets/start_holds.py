@@ -1,4 +1,7 @@
-"""Holds that keep pending jobs from starting while their start would exceed a power budget."""
+"""Holding back of pending jobs whose start would exceed a power budget.
+
+senergyctld holds these jobs in Slurm until enough power is free.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ class HeldBudget(Protocol):
 
     @property
     def headroom_watts(self) -> float:
-        """Power in watts that new jobs may add to the idle power under this budget now."""
+        """Power that new jobs may add now under this budget, in watts.
+
+        The power of a new job counts above the idle power of its nodes.
+        """
         ...
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
@@ -81,15 +87,15 @@ class StartHolds:
             watts: power that each job adds above idle.
             now_unix_s: the time now.
             budgets: budgets in force.
-            counted_jobs: running jobs whose power is already subtracted from the headroom of the budgets
-                (the power that new jobs may add).
-            only_delaying: whether fewer jobs are held. If true, a job is held only if it fits under the
-                budget but would delay the first job that does not fit. The jobs that do not fit then wait
-                because of Slurm's licenses.
+            counted_jobs: running jobs whose power is already subtracted from the headroom of the budgets (the
+                power that new jobs may add).
+            only_delaying: whether Slurm's power licenses already keep jobs from starting that do not fit
+                under a budget. In this case the only jobs to hold are those that fit, but would delay the
+                first job that does not fit.
 
         Returns:
-            The reason for the hold of each held job as a sentence, by job id. In addition the failures, one
-            line each.
+            Two values. The first is the reason for the hold of each held job as a sentence, by job id. The
+            second contains the failures, one line each.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -168,8 +174,8 @@ class StartHolds:
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
         """Return running jobs, pending jobs in order of priority, and the headroom of each budget.
 
-        The headroom is the power that new jobs may add. The budgets do not yet count the power of running
-        jobs that are not in `counted_jobs`. The power of these jobs is therefore subtracted from the
+        The headroom is the power that new jobs may add. The budgets have counted only the power of the
+        running jobs in `counted_jobs`. The power of all other running jobs is therefore subtracted from the
         headroom.
         """
         running, pending = [], []

@@ -136,9 +136,9 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCov
 
 
 def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
-    """Return the power of each device that already counts under the budgets.
+    """Return the power that the budgets must count for each device before new limits are decided.
 
-    This is the power before new limits are decided.
+    This power follows from the power limits that are in force.
     """
     reserved = inputs.commitment.reserved_watts[table.row]
     as_idle = _counts_as_idle(inputs, table, reserved)
@@ -151,10 +151,11 @@ def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
 
 
 def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Floats) -> Bools:
-    """Return which devices count with their idle power in the power under the budgets.
+    """Return which devices count with only their idle power in the sums under power budgets.
 
-    A device counts with its idle power if it is idle and its ceiling (the bound on its power limit) is at
-    the minimum. A job on this device can then start only at the minimum.
+    A device counts in this way if two conditions hold. The device is idle. Its ceiling (upper bound of
+    its power limit) is at the minimum, so that a job on this device can only start at the minimum limit.
+    If the settings do not allow this, the result contains no device.
     """
     if not inputs.settings.counts_idle:
         return np.zeros(len(table.devices), np.bool_)

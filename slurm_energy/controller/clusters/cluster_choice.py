@@ -46,7 +46,12 @@ class ReservedJob:
 
 
 def options(config: Config, policy: str) -> PlacementOptions:
-    """Return the settings of the choice among clusters; an empty `policy` selects the configured policy."""
+    """Return the configured settings of the choice among clusters.
+
+    Args:
+        config: configuration of senergyctld.
+        policy: name of the policy to use; an empty value selects the configured policy.
+    """
     settings = config.placement
     return options_of(
         policy or settings.policy,
@@ -85,13 +90,15 @@ def choose_cluster(
     loads: ExpectedLoads,
     now_s: float,
 ) -> dict[str, Any]:
-    """Return the chosen cluster, the reason, and the figures of all clusters as plain values.
+    """Choose a cluster for a job. Return it with the reason and the figures of all clusters.
+
+    The result contains plain values.
 
     Args:
         config: the configuration.
-        states: states of the clusters that can be chosen.
+        states: states of the clusters that can be chosen. A state contains the cluster's jobs.
         query: the job to place.
-        reserved: jobs that have just been placed. These jobs count in addition to the jobs in the states.
+        reserved: jobs that have just been placed and are not in `states` yet.
         loads: cache of the expected load of each cluster.
         now_s: Unix time.
     """
@@ -153,10 +160,14 @@ def _figures(decision: PlacementDecision, at: int, state: ClusterState, run_s: F
 
 
 def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, float]:
-    """Return the sort key of a cluster's figures.
+    """Return the key by which the clusters are sorted for display.
 
-    The chosen cluster comes first, then the clusters by score, then clusters without a score by the job's
-    end.
+    The chosen cluster comes first. The other clusters with a score follow, the lowest score first.
+    Clusters without a score come last, in the order in which the job would end on them.
+
+    Args:
+        row: figures of a cluster, such as its score and the expected end of the job.
+        chosen: whether this is the chosen cluster.
     """
     score = row["score"]
     return not chosen, score is None, score if score is not None else 0.0, row["end"]

@@ -1,7 +1,8 @@
-"""Resources and queue of this cluster for the choice among clusters. The module needs numpy.
+"""State of this cluster (resources and queue) for the comparison of clusters.
 
-The queue of the last ranking is used. If the queue is not ranked, the queue is read with squeue when a
-request needs it, at most once per refresh interval.
+A job that can run on several clusters is placed on the best one by this comparison. The module uses
+the queue of the last ranking. If the queue is not ranked, the queue is read with squeue when a
+request needs it, at most once per refresh interval. The module needs numpy.
 """
 
 from __future__ import annotations
@@ -114,9 +115,9 @@ def _grouped(running: Floats) -> tuple[tuple[float, float, float], ...]:
 def _with_rest(pending: Floats) -> tuple[tuple[float, float, float], ...]:
     """Return CPUs, GPUs and run time of pending jobs; the later jobs are summarised.
 
-    The first jobs are returned one by one. One representative job stands for all further jobs. It has the
-    largest number of CPUs and the largest number of GPUs among the further jobs. Its run time follows from
-    their total CPU time.
+    The first jobs are returned one by one. All further jobs are replaced by one job that represents them.
+    This job has the largest number of CPUs and the largest number of GPUs among the further jobs. Its run
+    time follows from their total CPU time.
 
     Args:
         pending: rows of CPUs, GPUs and run time, shape (n, 3).

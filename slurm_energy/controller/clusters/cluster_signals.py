@@ -55,11 +55,10 @@ def signal_values(columns: SignalColumns) -> dict[str, SignalValues]:
 
 
 def _series(factor: GridFactor | None, now_s: float) -> GridSeries | None:
-    """Return the time series of a factor.
+    """Return the time series of the carbon intensity or price that is used at `now_s`.
 
-    If the factor has no value at `now_s`, return the series of its fallback.
-
-    None means that neither series has a value at `now_s`.
+    If the series of `factor` has no value at `now_s`, the series of its fallback value is used. The
+    result is None if neither series has a value at `now_s`.
     """
     if factor is None:
         return None

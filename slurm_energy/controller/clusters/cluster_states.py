@@ -126,10 +126,11 @@ class ClusterStates:
         self._commands.shutdown(wait=False, cancel_futures=True)
 
     async def own(self) -> ClusterState:
-        """Return the state of this cluster, at most one refresh interval old. Wait at most `OWN_WAIT_S`.
+        """Return the state of this cluster.
 
-        If slurmctld does not answer within `OWN_WAIT_S`, return the last state, even if it is older. If the
-        last state is too old to use, return a state without a queue.
+        The state is read again if it is older than one refresh interval. The method waits at most
+        `OWN_WAIT_S` for slurmctld. If slurmctld does not answer in this time, the last state is returned. If
+        the last state is too old to use, a state without a queue is returned.
 
         Raises:
             UnavailableError: numpy is not installed.

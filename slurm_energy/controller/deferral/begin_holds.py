@@ -68,9 +68,10 @@ class BeginTimeHolds:
                 self._forget(job)
 
     def adopt(self, job: int, begin_s: float, now_unix_s: float) -> None:
-        """Take over the hold of a job that an earlier senergyctld process held by its begin time.
+        """Continue the hold of a job that an earlier senergyctld process has held by its begin time.
 
-        The job does not start before the begin time that it has now, even if it is released.
+        The present begin time of the job is remembered. When the hold ends, the job does not start before
+        this time.
         """
         with self._times.lock:
             self._times.moved.setdefault(job, MovedBegin(begin_s, begin_s, now_unix_s))

@@ -39,7 +39,10 @@ class BeginTimes:
     _claims: dict[int, set[int]] = field(default_factory=dict)
 
     def claim(self, holder: int, job: int) -> None:
-        """Record that a holder (power budgets, quotas or deferral) holds a job."""
+        """Record that a part of senergyctld holds a job.
+
+        A part that can hold jobs (holder) is the power budgets, the quotas or the deferral.
+        """
         self._claims.setdefault(job, set()).add(holder)
 
     def withdraw(self, holder: int, job: int) -> None:

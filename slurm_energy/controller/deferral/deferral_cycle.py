@@ -39,7 +39,10 @@ class DeferralCycle:
     not_suspended: list[SuspendedJob] = field(default_factory=list)
 
     def decisions(self) -> list[Decision]:
-        """Return the entries of the audit trail. Store the entries before the cycle is carried out."""
+        """Return the decisions of this cycle as entries of the audit trail.
+
+        The caller stores the entries before it holds, suspends or releases any job.
+        """
         made = [job.failure_decision(self.now_s) for job in self.not_suspended]
         made += [job.decision() for job in self.started]
         made += [job.decision() for job in self.suspended]

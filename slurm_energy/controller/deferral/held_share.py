@@ -1,4 +1,8 @@
-"""Division of the maximum number of held jobs among users. The module needs numpy."""
+"""Division of the maximum number of deferred (held) jobs among users.
+
+senergyctld may hold only a limited number of jobs to start them later. The module gives users equal
+numbers of these jobs. The module needs numpy.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,18 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 def shared_fairly(
     queue: QueueColumns, rows: Ints, deferred: Ints, saving: Floats, held: Collection[int], limit: int
 ) -> list[int]:
-    """Return the jobs to hold, as indices of `rows`. Users get equal numbers of held jobs.
+    """Return the jobs to hold, so that users get equal numbers of held jobs.
+
+    The result contains indices of `rows`.
 
     Args:
         queue: all jobs.
         rows: indices of the deferrable jobs in the queue, shape (d,).
-        deferred: the jobs to choose from, as indices of `rows`.
-        saving: expected saving by deferring each planned job; NaN means unknown. The first d values are
-            those of the jobs in `rows`.
-        held: ids of the jobs that are already held. These jobs have precedence over other jobs of the same
-            user.
+        deferred: the jobs among which the function chooses, as indices of `rows`.
+        saving: expected saving by deferring a job; NaN means unknown. The first d values are those of the
+            jobs in `rows`.
+        held: ids of the jobs that are already held. These jobs have precedence over other jobs of the
+            same user.
         limit: maximum number of jobs to hold.
     """
     gain = np.nan_to_num(saving)

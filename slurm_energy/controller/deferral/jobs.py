@@ -1,6 +1,6 @@
-"""Facts about deferred jobs, as the database, the users and explanations need them.
+"""Facts about deferred jobs.
 
-The module does not use numpy.
+The database stores these facts. Users and explanations show them. The module does not use numpy.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class DeferralLoop:
             raise ConfigError(where, error.strerror or str(error)) from None
 
     async def loop(self) -> None:
-        """Plan periodically until cancelled."""
+        """Plan the starts of deferrable jobs periodically until cancelled."""
         while True:
             began_s = time.monotonic()
             enabled = self.config.deferral.enabled

@@ -55,7 +55,8 @@ class DeferralPlanner:
         config: configuration; section `deferral` and the sections that predictions need are used.
         source: reads the queue.
         updater: changes jobs.
-        begin_times: begin times shared with the other holders of jobs.
+        begin_times: begin times of jobs that senergyctld has moved. Power budgets and quotas also delay
+            jobs, and share this object.
         history: predictions from measured runs; None means that there is no history.
         nodes: returns the nodes' resources; the nodes are read in cycles with deferrable jobs only.
 
@@ -214,7 +215,7 @@ class DeferralPlanner:
         self._opted_out &= records
 
     def _note_changes_by_users(self, queue: QueueColumns, group: Ints) -> None:
-        """Adopt begin times of jobs that users have changed after senergyctld had set them.
+        """Take over begin times that users have set after senergyctld had moved the begin of their job.
 
         If a user has set an earlier begin time than senergyctld, the job is no longer held.
         """
@@ -261,11 +262,11 @@ class DeferralPlanner:
         return rows[later], eligible_s[later], latest_s[later]
 
     def _may_wait(self, queue: QueueColumns, leader: Ints) -> Bools:
-        """Return the mask of the pending jobs that may be held.
+        """Return a mask of the pending jobs whose start may be delayed (held).
 
-        Jobs that depend on other jobs are planned, too. Without a plan, these jobs would start as soon as the
-        other jobs end, before the next plan. A job that has run before is not deferred again, unless it was
-        suspended.
+        Jobs that depend on other jobs are included. Otherwise such a job would start as soon as the other
+        jobs end, before the next plan. A job that has run before is excluded. Only a job that was suspended
+        by senergyctld may be delayed again.
         """
         own = leader == np.arange(queue.count)
         opted_out = np.isin(queue.job_id, list(self._opted_out))

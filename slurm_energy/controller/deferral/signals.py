@@ -27,9 +27,9 @@ def signal_columns(
     now_s: float,
     files: Mapping[SignalName, SignalSeries] | None = None,
 ) -> SignalColumns:
-    """Return the forecasts of all signals in the form of `grid_columns`.
+    """Return the forecasts of all signals for the time slots that deferral plans with.
 
-    The forecasts begin with the current time slot.
+    The forecasts begin with the current time slot. `grid_columns` computes the forecasts of the series.
 
     Args:
         config: configuration with the length of a time slot, the maximum slack and the days of history.

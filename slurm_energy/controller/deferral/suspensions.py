@@ -75,7 +75,11 @@ class Suspensions:
         self._excluded_until_s: dict[int, float] = {}
 
     def configure(self, settings: DeferralConfig, options: DeferralOptions, currency: str) -> None:
-        """Set the section `[deferral]`, the parameters of the decision, and the currency of costs."""
+        """Set the parameters of the suspension of running jobs.
+
+        The parameters are the section `[deferral]` of the configuration, the options of the deferral
+        decision, and the currency of costs.
+        """
         self._settings, self._options, self._currency = settings, options, currency
 
     def note(self, suspensions: Iterable[SuspendedJob]) -> None:
@@ -104,7 +108,11 @@ class Suspensions:
         self._excluded_until_s[job_id] = now_s + seconds
 
     def of_rows(self, queue: QueueColumns) -> dict[int, SuspendedJob]:
-        """Return, by row of the queue, the suspension after which a pending or running job continues."""
+        """Return the suspended jobs that are in the queue again, to continue their work.
+
+        A job is suspended by a requeue with a later begin time. The result contains the data of the
+        suspension, by row of the queue. The job in this row is pending or running.
+        """
         continued = {}
         for row in np.flatnonzero(np.isin(queue.job_id, list(self._suspended))).tolist():
             run = int(queue.restart_count[row]), float(queue.submit_s[row])
@@ -235,10 +243,10 @@ class Suspensions:
         return may
 
     def _requested(self, queue: QueueColumns) -> list[tuple[int, SuspendedJob]]:
-        """Return the suspensions that senergyctld has requested but the queue does not show yet.
+        """Return the suspensions that senergyctld has requested but that the queue does not show yet.
 
-        A suspension requeues the job. It is not visible while the queue still lists the run to be ended.
-        Each suspension comes with the row of its job in the queue.
+        A suspension requeues a job. The queue shows the suspension only when it no longer lists the run that
+        the requeue ends. Each suspension in the result comes with the row of its job in the queue.
         """
         requested = []
         for row in np.flatnonzero(np.isin(queue.job_id, list(self._suspended))).tolist():

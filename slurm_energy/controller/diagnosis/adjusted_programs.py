@@ -1,7 +1,7 @@
 """The adjusted values that apply to the next run of a program.
 
-They are the values of trials whose adjustments were kept, and the values of the trial that is not decided
-yet.
+A trial is a group of adjustments that are tried together in runs of the program. The values in force
+come from the trials whose adjustments were kept, and from the trial that is not decided yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROGRAM_NAMES: Final = frozenset(kind.value for kind in PROGRAM_KINDS)
 
 
 class AdjustedProgram(NamedTuple):
-    """A program of a user, whose next run may use adjusted values.
+    """A program of a user. Some of its settings may be adjusted in its next run.
 
     Attributes:
         cluster: Slurm's ClusterName.
@@ -35,11 +35,14 @@ class AdjustedProgram(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ValuesInForce:
-    """Adjusted values with which the next run of a program must run.
+    """Adjusted values that the next run of a program must use.
+
+    An adjusted value is a value of the program that the diagnosis has changed.
 
     Attributes:
         values: values by kind of adjustment.
-        trial: id of the trial to which the run belongs; None means that the run belongs to no trial.
+        trial: id of the trial to which the run belongs; None means that the run belongs to no trial. A
+            trial compares runs with and without adjusted values.
     """
 
     values: Mapping[str, int]
@@ -53,12 +56,12 @@ class ValuesInForce:
 
 
 def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
-    """Return the adjusted values for a run that was submitted with sbatch as usual.
+    """Return the adjusted values for a run that was submitted with the ordinary command sbatch.
 
-    The run has no adjusted options of sbatch. Its program requests the adjusted values while it runs. The
-    values of a pending trial are left out in two cases:
+    Such a run has no adjusted options of sbatch, but its program can request adjusted values while it
+    runs. A pending trial tests its adjustments in a run. Its values are left out in two cases:
 
-    - The trial also needs sbatch options, because all its adjustments are to be tried together.
+    - The trial also adjusts sbatch options. All its adjustments must be tried together.
     - The next run of the program must measure the run time without adjustments.
 
     Args:
@@ -137,9 +140,9 @@ def effective_values(offered: OfferedRun | None) -> dict[str, int]:
 
 
 def unrequested(trial: AdjustmentTrial, offered: OfferedRun) -> list[str]:
-    """Return the kinds of adjustment in a trial that the program has not used in a run.
+    """Return the kinds of adjustment in a trial that a run of the program did not use.
 
-    A program uses an adjustment if it requests the value from the agent.
+    A program uses an adjustment if it requests the adjusted value from the agent.
     """
     return sorted(name for name in trial.program_values if name not in offered.requested)
 

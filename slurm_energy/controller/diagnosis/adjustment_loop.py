@@ -77,7 +77,7 @@ class AdjustmentLoop:
             await asyncio.sleep(interval_s())
 
     def status(self) -> dict[str, Any]:
-        """Return the entries about adjustments on the status page."""
+        """Return the numbers of started and of decided trials of adjustments, for the status page."""
         return {"trials_started": self._started, "trials_decided": self._decided}
 
     async def verify(self) -> int:

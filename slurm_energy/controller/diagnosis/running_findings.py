@@ -89,7 +89,9 @@ class RunningFindings:
         return max(0.0, self._clock() - job.start_s)
 
     async def inquire(self, query: dict[str, str], rights: Rights) -> Mapping[str, Any]:
-        """Return the running jobs with findings that the caller may see.
+        """Return the running jobs for which the diagnosis has found a cause of lost time or energy.
+
+        Only jobs that the caller may see are returned.
 
         Raises:
             UsageError: the request has parameters.
@@ -100,7 +102,7 @@ class RunningFindings:
         return {**rights.described(), "time": now_s, "jobs": [job.to_json(now_s) for job in jobs]}
 
     def families(self) -> Iterator[MetricFamily]:
-        """Yield the metric that counts running jobs by kind of finding."""
+        """Yield the metric that counts running jobs by kind of finding (cause of lost time or energy)."""
         family = MetricFamily(
             "jobs_with_finding", "Running jobs with a finding of this kind.", labels=("finding",)
         )

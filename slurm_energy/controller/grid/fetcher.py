@@ -1,7 +1,7 @@
-"""Fetching of carbon intensities and prices: queries to providers, storage, pauses after failures.
+"""Task that fetches carbon intensities and prices from providers and stores them.
 
-No other module fetches these values. A value that was fetched once stays in the database, even if the
-provider later states another value.
+After a failure it pauses. No other module fetches these values. A value that was fetched once stays
+in the database, even if the provider later states another value.
 """
 
 from __future__ import annotations
@@ -347,9 +347,10 @@ def _currency(series: FetchedSeries) -> str:
 
 
 def _within(samples: list[Sample], start_s: float, end_s: float) -> list[Sample]:
-    """Return the samples that overlap the requested time (start minus one day, to the end).
+    """Return the samples of a provider's response that are in or near the requested time span.
 
-    Other samples of a provider's response are dropped, so that a response cannot fill the database.
+    Samples from one day before the start to the end are kept. All other samples are dropped, so that a
+    response cannot fill the database.
     """
     return [sample for sample in samples if sample[0] < end_s and sample[1] > start_s - _DAY_S]
 

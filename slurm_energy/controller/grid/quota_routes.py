@@ -167,7 +167,8 @@ class QuotaRoutes:
     async def _without_use(self, accounts: Mapping[str, bool] | None, user: str) -> list[dict[str, Any]]:
         """Return the quotas for which it is unknown how much is used.
 
-        This is so if the quota has a fixed start and end and now is not between them, or if an error occurs.
+        There are two reasons why the use is unknown. The quota may have a fixed start and end, with the
+        present time outside of them. Or an error may have occurred.
         """
         stored = await self._store.read(quotas.read_quotas, self._config().cluster.name)
         current = {use.quota for use in self._watch.standings.uses}

@@ -119,10 +119,10 @@ class ConnectionAdmission:
             log.warning("too many connections without a request, the latest from %s", connection.address)
 
     def mark_identified(self, handler: Any) -> None:
-        """Stop counting the connection that `handler` serves as one of an unknown user.
+        """Record that the user of the connection that `handler` serves has been identified.
 
-        The user of the connection has been identified. Nothing happens if `handler` serves none of the
-        counted connections.
+        The connection then no longer counts as a connection of an unknown user. Nothing happens if `handler`
+        serves none of the counted connections.
         """
         connection = self._by_handler.get(handler)
         if connection is not None and self._remove(connection):
@@ -154,7 +154,11 @@ class ConnectionAdmission:
         self._by_handler.pop(handler, None)
 
     async def loop(self) -> None:
-        """Close connections whose present phase lasts too long, until cancelled."""
+        """Close connections that stay in one phase for too long, again and again.
+
+        A phase is a part of a request, such as the reception of its head. Each phase has its own time limit.
+        The loop runs until its task is cancelled.
+        """
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
             self.sweep()

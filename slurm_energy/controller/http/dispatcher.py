@@ -1,6 +1,7 @@
-"""Processing of a request before and after its handler: credential, rate limit, body, signed response.
+"""Processing of an HTTP request to senergyctld before and after its handler.
 
-This module contains no routes and no SQL.
+Before the handler runs, the module checks the credential, the rate limit and the body. Afterwards it
+sends the signed response. The module contains no routes and no SQL.
 """
 
 from __future__ import annotations

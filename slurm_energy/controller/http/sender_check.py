@@ -15,7 +15,9 @@ from slurm_energy.quantities import shown
 
 @dataclass(frozen=True, slots=True)
 class ItemSource:
-    """Origin of an item (record or period) of a delivery.
+    """Origin of an item that an agent delivers to the controller.
+
+    An item is the energy record of a job, or the energy of a node in a time interval (period).
 
     Attributes:
         index: position of the item in the request.

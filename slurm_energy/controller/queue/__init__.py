@@ -1,1 +1,5 @@
-"""The job queue in senergyctld: priority cycles, interventions on jobs, and HTTP routes."""
+"""Code of senergyctld that handles the job queue.
+
+The modules rank the pending jobs periodically, change jobs in Slurm where necessary, and answer HTTP
+requests about the queue.
+"""

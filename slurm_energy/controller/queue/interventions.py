@@ -146,11 +146,11 @@ class Interventions:
             self._preempt(snapshot)
 
     def _differs(self, snapshot: Snapshot, choice: ShapeChoice) -> bool:
-        """Return whether a job should get a GPU shape other than its present one.
+        """Return whether the number and type of a job's GPUs (its shape) should be changed.
 
-        The present shape is blocked for some time if a limit on generic resources prevents the start of the
-        job. The present shape is also blocked if the job could start in this shape but has not started within
-        `START_TIMEOUT_S`.
+        A shape that cannot start is blocked for some time. This happens in two cases. A limit on generic
+        resources prevents the start of the job in its present shape. Or the job could start in its present
+        shape, but has not started within `START_TIMEOUT_S`.
         """
         assigned = self._assigned(snapshot, choice)
         now, startable_since = self._clock(), self._state.startable_since
@@ -176,7 +176,10 @@ class Interventions:
         return self._state.assigned_to(choice.job_id, choice.submit_s, restarts)
 
     def _assign(self, snapshot: Snapshot, choice: ShapeChoice) -> None:
-        """Change a job in Slurm to the chosen GPU shape if the job is still pending."""
+        """Change the number and type of a pending job's GPUs in Slurm to the chosen ones.
+
+        Nothing is changed if the job is not pending any more.
+        """
         now, assigned = self._clock(), self._assigned(snapshot, choice)
         request = self._query_job(choice.name)
         if not request.pending:  # queue.table does not show the start yet
@@ -308,9 +311,10 @@ class Interventions:
                 state.being_served[plan.job_id] = now + _LEFT_QUEUE_S
 
     def _preemption_helps(self, snapshot: Snapshot, plan: PreemptionPlan) -> bool:
-        """Return whether preemption still helps the urgent job.
+        """Return whether the planned preemption still helps the urgent job.
 
-        Preemption helps if the job is still pending in slurmctld and may use all nodes of the plan.
+        Preemption helps if two conditions hold. The job is still pending in slurmctld, and the job may use
+        all nodes that the preemption would free.
 
         The urgent job may have started, although the file `queue.table` does not show its start yet.
         """

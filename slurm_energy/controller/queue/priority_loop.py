@@ -120,9 +120,11 @@ class PriorityLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, PriorityPipeline | None]:
-        """Return the argument of `adopt`: a configuration with its priority pipeline. Change nothing.
+        """Prepare a new configuration of the priority engine without using it yet.
 
-        Instead of the pipeline, the result contains None if the mode of the priority engine is off.
+        The result is the argument for the method `adopt`, which brings the configuration into force. It is a
+        pair: the configuration, and the pipeline that reads, ranks and publishes the queue. The pipeline is
+        None if the mode of the priority engine is off.
 
         Raises:
             ConfigError: the configuration cannot be used.

@@ -1,6 +1,8 @@
-"""The stages of a priority cycle for one configuration: queue source, engine, publisher, interventions.
+"""Parts of the priority engine that senergyctld creates for one configuration.
 
-Import this module only where the engine runs, because it needs numpy.
+The parts are the source of the queue, the engine that ranks it, the publisher of the order, and the
+interventions (changes of jobs). In each cycle they work one after another. Import this module only
+where the engine runs, because it needs numpy.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _QUEUE_AGE_S: Final = 900.0  # three times Slurm's default PriorityCalcPeriod
 class PriorityPipeline:
     """The stages of a priority cycle for one configuration.
 
-    Only one thread may use the members. Any thread may use `signature` and `stop`.
+    `signature` and `stop` may be used by any thread. All other members may be used by one thread only.
 
     Attributes:
         engine: ranks the queue.
@@ -50,11 +52,11 @@ class PriorityPipeline:
         publisher: publishes the order.
         state: state of the engine, which the pipelines before and after a reload share.
         read_shares: reads the Slurm shares of all associations.
-        interventions: assigns GPU shapes before jobs start, and preempts jobs.
+        interventions: assigns GPU shapes (kind and number of GPUs) before jobs start, and preempts jobs.
         changes: whether interventions may change jobs in Slurm; not in mode `shadow`.
         stops: functions that `stop` calls; each one stops running Slurm commands.
-        share_error: reason why the last attempt to read the Slurm shares failed, in one line of text; None
-            means that the attempt succeeded.
+        share_error: reason why the last attempt to read the Slurm shares failed, in one line of text;
+            None means that the attempt succeeded.
     """
 
     engine: PriorityEngine
@@ -124,7 +126,10 @@ class PriorityPipeline:
             self.interventions.apply(snapshot, self.engine.policy)
 
     def signature(self) -> tuple[int, ...] | None:
-        """Return a value that changes when slurmctld reports new jobs; None if new jobs are not reported."""
+        """Return a value that changes when slurmctld reports new jobs.
+
+        The result is None if the source of the queue does not announce new jobs.
+        """
         return self.source.signature() if isinstance(self.source, FallbackQueueSource) else None
 
     def close(self, successor: PriorityPipeline | None) -> None:

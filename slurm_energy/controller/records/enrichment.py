@@ -52,7 +52,10 @@ class QuerySchedule:
         return [job for job in jobs if self._queries.get(job, (0, now))[1] <= now]
 
     def record_query(self, jobs: Sequence[JobLookup], now: float) -> None:
-        """Record that Slurm answered a query about these jobs. Jobs that stay open are queried again later.
+        """Record that Slurm answered a query about these jobs, and plan the next query.
+
+        A job is open while its accounting data are incomplete. An open job is queried again after a pause,
+        which grows with the number of its queries.
 
         Args:
             jobs: the jobs in the query.
@@ -84,7 +87,10 @@ class Enrichment:
         self._release: Release | None = None
 
     async def loop(self) -> None:
-        """Run a cycle at every interval until cancelled; log failures."""
+        """Add data of Slurm's accounting to energy records, periodically until cancelled.
+
+        Failures are logged.
+        """
         while True:
             try:
                 await self.cycle()

@@ -116,9 +116,9 @@ class Store:
     async def read(
         self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run a function on the connection of a reading thread and return its result.
+        """Run a function that reads the database in a thread, and return its result.
 
-        The connection and the other arguments of this call are passed to the function.
+        The function gets a database connection as its first argument, then the other arguments of this call.
 
         Raises:
             UnavailableError: the database refused.
@@ -178,11 +178,10 @@ class Store:
         return self._connection
 
     def _keep_session(self) -> None:
-        """Test the session of the writing thread at intervals.
+        """Test the session of the writing thread at intervals, so that the server does not end it.
 
-        The tests prevent the server from ending the session because it is idle.
-
-        If the session ended, its lock would be free, and another writer could take over.
+        The server would end an idle session. The lock of the session would then be free, and another writer
+        could take over.
         """
         while not self._closing.wait(_KEEP_INTERVAL_S):
             try:

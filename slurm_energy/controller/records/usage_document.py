@@ -48,9 +48,14 @@ class GridRates:
         return bool(self._varying)
 
     def __call__(self, start: int, end: int) -> list[float | None]:
-        """Return emissions or cost per microjoule between two times, for each factor that varies.
+        """Return the emissions or the cost per microjoule of energy used between two times.
 
-        A factor is a carbon intensity or a price. None means that the rate is unknown.
+        The result has one value for each factor (carbon intensity or price) that varies with time. None means
+        that the value is unknown.
+
+        Args:
+            start: start of the time span.
+            end: end of the time span.
         """
         if (start, end) not in self._known:
             self._known[start, end] = [self._rate(factor, start, end) for factor in self._varying]
@@ -104,7 +109,8 @@ def usage_rows(
 
     Args:
         usage: energy sums of the requested time range.
-        groups: groups of energy that the caller may see. A group has one combination of dimensions.
+        groups: groups of job runs whose energy the caller may see. The runs of a group have the same
+            user, account and similar attributes.
         by: dimensions by which the energy is summed, such as user or account.
         rates: emissions and cost per microjoule.
 

@@ -1,7 +1,7 @@
-"""The host of this controller, as one of several hosts on which senergyctld may run.
+"""State of a controller that keeps running while its role changes between active and passive.
 
-The module keeps what a controller needs while it is active or passive: the configuration, its name, the
-policy file, and the host of the active slurmctld.
+senergyctld may run on several hosts, one of which is active. The module keeps what a controller needs
+in both roles: its configuration, its name, the policy file, and the host of the active slurmctld.
 """
 
 from __future__ import annotations

@@ -136,7 +136,10 @@ class ControllerLease:
             raise PassiveControllerError("the database has not confirmed the lease for too long")
 
     def start(self) -> None:
-        """Start the thread that regularly renews the lease of the active controller."""
+        """Start the thread that regularly renews the lease of the active controller.
+
+        The lease is the right to be the active controller for a limited time.
+        """
         self.note_loop(_START_S)
         self._thread = threading.Thread(target=self._renew_often, name="lease", daemon=True)
         self._thread.start()
@@ -168,7 +171,9 @@ class ControllerLease:
         self._database.close()
 
     def renew(self) -> None:
-        """Renew the lease once, and read the state of all controllers.
+        """Renew the lease of this controller once, and read the state of all controllers.
+
+        The lease is the right to write to the database for a limited time.
 
         Raises:
             LostLeaseError: another controller has taken the lease.

@@ -1,7 +1,7 @@
 """The passive role of senergyctld, while another controller is active.
 
-A passive controller watches the lease of the active controller. It keeps the policy file up to date and
-refuses all requests.
+A passive controller watches the lease of the active controller, which is the right to be active for a
+limited time. It keeps the policy file up to date and refuses all requests.
 """
 
 from __future__ import annotations

@@ -52,7 +52,14 @@ class SlurmctldFollower:
 
 
 def beside_slurmctld(state: LeaseState, except_name: str) -> str | None:
-    """Return a controller other than `except_name` that can take the lease and runs on slurmctld's host."""
+    """Return a passive controller that runs on slurmctld's host and can become active.
+
+    The controller `except_name` is not considered. Return None if there is no such controller.
+
+    Args:
+        state: state of the lease and of the controllers. The holder of the lease is active.
+        except_name: name of the controller to leave out.
+    """
     for one in state.controllers:
         presence = one.presence
         if presence.name != except_name and one.is_present and presence.ready and presence.beside_slurmctld:
@@ -61,12 +68,13 @@ def beside_slurmctld(state: LeaseState, except_name: str) -> str | None:
 
 
 def may_take(state: LeaseState, name: str, beside: bool | None) -> bool:
-    """Return whether a passive controller should take the lease now.
+    """Return whether a passive controller should take the lease now and thus become active.
 
     Args:
         state: state of the lease and of the controllers.
         name: name of the passive controller.
-        beside: whether the passive controller runs on the host of the active slurmctld; None means unknown.
+        beside: whether the passive controller runs on the host of the active slurmctld; None means
+            unknown.
     """
     free_s = state.free_s
     if free_s is None:

@@ -173,11 +173,15 @@ class TuningAdvisor:
     def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
         """Return the fingerprint of a job, which identifies its program in the history.
 
-        The fingerprint is taken from the flags of the job in Slurm. If these do not contain it, a node of
-        the job must have reported it.
+        The fingerprint is taken from the flags of the job in Slurm. If the flags do not contain it, the
+        fingerprint that a node of the job has reported is returned. Only the node that runs the batch script
+        knows and reports the fingerprint. The method remembers it for the other nodes of the job, which
+        request advice later.
 
-        Only the node that runs the batch script knows the fingerprint. Other nodes of the job, which request
-        advice later, then get the reported fingerprint.
+        Args:
+            run: run of the job.
+            job: the job in Slurm.
+            reported: fingerprint that the requesting node reports; None if it reports none.
         """
         noted = job.flags.get("ENERGY_FINGERPRINT", "")
         if FINGERPRINT_FORM.fullmatch(noted):
@@ -193,15 +197,15 @@ class TuningAdvisor:
     ) -> IssuedStart:
         """Return the operating point with which a tuned job starts.
 
-        If the job has no starting point yet, one is chosen and stored.
+        If no starting point has been stored for the job, one is chosen and stored.
 
         Args:
             run: the run of the job.
             program: the program of the job.
-            recommended: starting point that the earlier runs recommend. It may be a point that is tried in
-                order to learn the program's response.
-            settled: starting point that is not tried for learning. It is stored instead of `recommended` if
-                another run of the program already tries a point for learning.
+            recommended: starting point that follows from the earlier runs. It may be a trial point: a point
+                that is tried in order to learn the program's response.
+            settled: starting point that is not a trial point. It is stored instead of `recommended` if
+                another run of the program is already using a trial point.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)
@@ -213,8 +217,9 @@ class TuningAdvisor:
     ) -> tuple[ResponseCurve | None, list[ResponseCurve]]:
         """Return the response curve of a program, and the site's own curves for the hardware.
 
-        The program's curve comes from its earlier runs. If there are none and the model is known, it comes
-        from the predictor (oracle). The site's curves were measured with reference kernels.
+        A response curve states relative time and power at different settings. The program's curve is learned
+        from its earlier runs. If there are no such runs and the model is known, the curve comes from the
+        predictor (oracle). The site's curves were measured with reference kernels.
         """
         curve = program_curve(known.runs, hardware, workload) if workload else None
         if curve is None and model is not None and self.oracle is not None:

@@ -141,7 +141,10 @@ class TuningGroups:
         return create
 
     def _forget(self) -> None:
-        """Remove the tuning groups whose agents have sent no request for a long time."""
+        """Remove each group of nodes that tuned a job together and whose agents are silent.
+
+        A group is removed if its agents have sent no request for a long time.
+        """
         now_s = self._clock()
         for key, group in list(self._groups.items()):
             if now_s - max(group.coordinator.last_poll_s, group.created_s) > _FORGOTTEN_S:

@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class TuningLearner:
-    """Learner of response curves of programs from finished runs.
+    """Task that learns from finished runs how time and power of programs depend on settings.
 
-    A job is used as soon as it has been added to the history of runs.
+    The results are response curves. A run is used as soon as it has been added to the history of runs.
 
     Args:
         store: the database.
@@ -78,7 +78,7 @@ class TuningLearner:
         return total
 
     def status(self) -> dict[str, Any]:
-        """Return the entries about tuning on the status page."""
+        """Return the number of runs from which tuning has learned, for the status page."""
         return {"learned_runs": self._learned}
 
     def _learn_jobs(self, jobs: list[UnlearnedJob]) -> list[tuple[int, StoredRun | None]]:

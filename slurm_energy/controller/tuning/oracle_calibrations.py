@@ -1,4 +1,7 @@
-"""Calibrations of the training model (oracle) in senergyctld: configured ones and refitted ones."""
+"""Calibrations of the training model (oracle) that senergyctld uses.
+
+Some calibrations are configured. senergyctld has refitted others from finished runs.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Periodic task that improves the calibrations of the predictor (oracle) from finished runs.
 
-The runs are those of known workloads at several power limits. A job names its workload with
-`--energy-model`, and nothing proves that the name is true. A calibration serves all users of the site.
-Therefore only runs of trusted accounts are used: operators and `controller.agent_users`. A kind of GPU is
-refitted only if its calibration is transferred from other kinds. A calibration that was fitted to measured
-training steps contains more information than runs of jobs. A calibration that the configuration names is
-never replaced.
+The task uses runs of known workloads at several power limits. A job names its workload with
+`--energy-model`, and nothing proves that the name is true. A calibration serves all users of the
+site. Therefore only runs of trusted accounts are used: operators and `controller.agent_users`.
+
+A kind of GPU is calibrated again only if its present calibration was derived from measurements on
+other kinds. A calibration that was fitted to training steps measured on the kind itself contains more
+information than runs of jobs. A calibration that the configuration names is never replaced.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class OracleRefit:
         self._fitted: dict[str, str] = {}
 
     async def loop(self) -> None:
-        """Refit periodically until cancelled."""
+        """Refit the predictor (oracle) to the finished runs, periodically until cancelled."""
         while True:
             try:
                 await self.refit()
@@ -149,9 +150,10 @@ class OracleRefit:
 
 
 def refittable_kind(hardware: str, config: Config) -> str | None:
-    """Return the predictor's name of a kind of GPU whose calibration may be fitted again.
+    """Return the name of a kind of GPU, if the calibration for this kind may be fitted again.
 
-    The result is None if the calibration must not be fitted again.
+    The predictor (oracle) knows the kind by this name. The result is None if the calibration must not be
+    fitted again.
 
     Args:
         hardware: product name of the GPU.
@@ -177,9 +179,9 @@ def refittable_kind(hardware: str, config: Config) -> str | None:
 def relative_rows(runs: Iterable[LearnedRun]) -> list[dict[str, Any]]:
     """Return the runs of one program as rows for a new fit of the model (refit).
 
-    The time of each row is relative to the untuned runs. The result is empty if there are too few runs or
-    power limits. Only whole runs on GPUs at a power limit are used, and only if there is an untuned run in
-    the same shape (nodes, GPUs, CPUs).
+    Runs with the same number of nodes, GPUs and CPUs form a group. The time of each row is relative to
+    the untuned runs of its group. Only whole runs whose only setting is a power limit of the GPUs are
+    used. A group without an untuned run, or with too few power limits, gives no rows.
     """
     shapes: dict[str, list[LearnedRun]] = {}
     for run in runs:

@@ -143,10 +143,11 @@ class TuningRoutes:
         return {"unpinned": removed}
 
     async def _owned(self, body: Mapping[str, Any], rights: Rights) -> tuple[str, str | None, str | None]:
-        """Return the owner, the workload and the hardware that a request names.
+        """Return the owner, the workload and the hardware of the program that a request names.
 
-        The request changes stored response curves or pins (operating points fixed by a user). Programs of
-        other owners need the matching rights.
+        The request changes data about this program: its stored response curves, or its pin (an operating
+        point that a user has fixed). A caller who is not the owner needs the right to change programs of this
+        owner. Only operators may change the characterisation of the site.
         """
         for key in body:
             if key not in (*_PROGRAM_KEYS, "point", "all", "site"):

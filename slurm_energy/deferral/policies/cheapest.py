@@ -1,4 +1,7 @@
-"""Deferral policy `cheapest`: it defers jobs to the cheapest time in their slack."""
+"""Deferral policy `cheapest`: it starts each job at the cheapest time within its slack.
+
+The slack of a job is the time by which its start may be delayed.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class _Group:
 class _GroupParents:
     """Parent directories of the cgroups that Slurm creates for jobs, listed once per reading.
 
-    Every reading searches these directories for each job whose group is unknown.
+    If the cgroup of a job is unknown, each reading searches for it in these directories.
     """
 
     root: Path
@@ -318,9 +318,9 @@ def entries(folder: str, *, prefix: str = "", suffix: str = "") -> list[str]:
 
     The result is empty if the folder is unreadable.
 
-    The function must be fast, because every sample searches for the jobs without a cgroup. The function uses
-    neither pathlib nor glob. pathlib would keep the name of every job in memory. glob looks up each component
-    of a path separately.
+    The function must be fast, because it is called at every sample to find the cgroups of jobs. Therefore
+    it uses neither pathlib nor glob. pathlib would keep the name of every job in memory. glob looks up
+    each component of a path separately.
     """
     try:
         names = os.listdir(folder)

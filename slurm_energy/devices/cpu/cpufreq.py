@@ -64,7 +64,7 @@ class CpufreqGovernor(_FileKnob):
 
 
 class EnergyPerformancePreference(_FileKnob):
-    """energy_performance_preference of one cpufreq policy."""
+    """Hardware setting (knob) `energy_performance_preference` of one cpufreq policy."""
 
     name = "cpufreq.epp"
     stage = WriteStage.PREFERENCE

@@ -119,7 +119,7 @@ class RaplPowerLimit(_NumberKnob):
 
 
 class RaplTimeWindow(_NumberKnob):
-    """Averaging window of the long-term limit in microseconds.
+    """Averaging window of the long-term power limit of a RAPL zone, in microseconds.
 
     The register rounds the window to 2^Y (1 + Z/4) hardware time units.
     """

@@ -193,9 +193,10 @@ def _sum(processes: Mapping[int, ProcessStat], pids: set[int]) -> JobCpuTime | N
 def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTime | None:
     """Return a job's CPU time after a later reading, so that the total never decreases.
 
-    If the parent of an ended process called wait(2) for the process, `waited` contains the whole CPU time of
-    the process. The time that an earlier reading counted is then subtracted, so that no time counts twice. If
-    the parent did not wait, the total contains only the time that an earlier reading counted.
+    A reading consists of the CPU time of each living process, and of `waited`: the CPU time of ended
+    processes for which their parent has called wait(2). When a process has ended, the part of its time
+    that an earlier reading counted is subtracted from `waited`, so that no time counts twice. If the
+    parent has not called wait(2), only the time in the earlier reading counts.
 
     Args:
         earlier: accumulated total; None before the first reading.
@@ -217,9 +218,9 @@ def _is_of_slurmd_user(path: str) -> bool:
 
     The user that runs this agent counts as root, too. This is needed in a test cluster without root.
 
-    The real user id and the real group id of the process are checked. Any user can start a set-uid program
-    under any title. Such a program runs as root, but its real uid is the uid of its caller. Programs such as
-    sudo change the real uid, too, but keep the real gid.
+    The real user id and the real group id of the process are checked. The name of a process is no proof:
+    any user can start a set-uid program with any title. Such a program runs as root, but its real uid is
+    the uid of its caller. Programs such as sudo change the real uid, too, but keep the real gid.
 
     Args:
         path: /proc/PID/status of the process.

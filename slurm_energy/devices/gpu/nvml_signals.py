@@ -50,13 +50,13 @@ _PCIE_PAUSE_S: Final = 9.5
 
 
 class NvmlSignalSensor(SignalSensor):
-    """Signals of one GPU.
+    """Sensor of the signals of one NVIDIA GPU, for example its throttling.
 
     Args:
         nvml: the open library.
         index: index of the GPU.
-        partitioned: whether the GPU is divided into MIG instances. The signals describe the whole GPU in any
-            case.
+        partitioned: whether the GPU is divided into MIG instances. The signals describe the whole GPU in
+            any case.
     """
 
     def __init__(self, nvml: NvmlCaller, index: int, *, partitioned: bool = False) -> None:

@@ -45,7 +45,9 @@ def module_watts(size_bytes: int) -> float:
 
 
 def usage_factor(used_share: float) -> float:
-    """Return the factor for the base power of memory when a given share of the memory is in use.
+    """Return by how much the base power of memory is scaled when a given share of it is in use.
+
+    The factor is the value of a table (thesis, 4.2.2). It grows with the used share.
 
     Args:
         used_share: share of memory in use, 0 to 1.

@@ -110,7 +110,7 @@ def power_watts(transport: IpmiTransport) -> float:
 
 
 def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> PolledPowerSensor:
-    """Return a polled power sensor of the node that uses a transport.
+    """Return a sensor that polls the BMC (management controller) of a node for the node's power.
 
     Args:
         transport: connection to the BMC. The sensor becomes the owner of the connection and closes it.

@@ -74,7 +74,10 @@ def parse_table(table: bytes) -> list[MemoryModule]:
 
 
 def _structures(table: bytes) -> Iterator[tuple[int, bytes, list[str]]]:
-    """Yield (type number, formatted part, strings) of each structure in an SMBIOS table."""
+    """Yield each structure in an SMBIOS table, as (type number, formatted part, strings).
+
+    The formatted part is the bytes of the structure before its strings.
+    """
     offset = 0
     while offset + _HEADER_BYTES <= len(table):
         structure_type, length = table[offset], table[offset + 1]

@@ -148,10 +148,11 @@ def _gpu_test(
 
 
 def _wait_tests(view: JobView) -> Iterator[tuple[ObservedSeries, float]]:
-    """Yield the signals that can show that a job without CPU use waits, each with its limit.
+    """Yield the signals that show whether a job without CPU use waits for something.
 
-    A signal above its limit means that the job is not idle: it waits for storage, or for CPUs that other
-    work on the node occupies.
+    Each signal comes with a limit. A job without CPU use may be idle, or it may wait for storage, or for
+    CPUs that other work on the node occupies. A signal above its limit means that the job waits and is
+    not idle.
     """
     rate, share = view.threshold("data_rate") * 1e6, view.threshold("other_load")
     limits = {
@@ -244,13 +245,14 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
 
 
 def _use_test(view: JobView, node: NodeObservation) -> tuple[ObservedSeries, float] | None:
-    """Return data that decide whether a job used a node: its CPUs in use over time, and a limit.
+    """Return the data by which to decide whether a job used a node.
 
-    If the CPUs in use stay below the limit, the job did not use the node. Return None if the CPUs in use are
-    unknown.
+    The data are the number of busy CPUs over time, and a limit. If the number stays below the limit, the
+    job did not use the node. The result is None if the number is unknown.
 
-    Normally the CPUs in use are those of the job's cgroup. On a node on which no Slurm step ran, the job has
-    no cgroup. On this node, the CPUs in use include those that the operating system uses.
+    Normally the CPUs that the job's cgroup keeps busy are counted. If no Slurm step ran on the node, the
+    job has no cgroup there. In this case all busy CPUs of the node are counted, including those that the
+    operating system keeps busy.
     """
     own = view.node_series(node, "cpu_busy_cores")
     return (own, _USED_CORES) if own is not None else _cpu_test(view, node.node)
@@ -261,8 +263,8 @@ def _has_gpu_activity(view: JobView, node: str) -> bool:
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:
-    """Smooth a series of measured use: return the mean of each two neighbouring values.
+    """Return the mean of each two neighbouring values of a series of measured CPU use.
 
-    After this smoothing, the use of a start that lasts only one interval is too small to count as use.
+    A program start that lasts only one interval would otherwise look like use of the node.
     """
     return [(a + b) / 2 for a, b in itertools.pairwise(values)] or list(values)

@@ -51,8 +51,9 @@ def _thermal_fact(view: JobView, gpu: GpuView, share: float) -> FindingEvidence:
 
 
 def _clock_drop(view: JobView, gpu: GpuView) -> float | None:
-    """Return by which fraction the mean clock of a working GPU is below its reference clock.
+    """Return by which fraction the mean clock of a working GPU is below the highest clock.
 
+    The highest clock is the one that the GPUs support or, if this is unknown, the highest one observed.
     The result is None if a clock is unknown.
     """
     mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY), reference_mhz(view)
@@ -125,7 +126,7 @@ def _low_limit(view: JobView) -> Iterator[JobFinding]:
 
 
 def _is_slowed(view: JobView, gpu: GpuView) -> bool:
-    """Return whether a busy GPU runs far below its reference clock.
+    """Return whether a busy GPU runs far below the highest clock that it could have.
 
     A clock that is low because of the temperature does not count.
     """

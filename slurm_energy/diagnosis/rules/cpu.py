@@ -149,8 +149,8 @@ def small_batch(view: JobView) -> Iterator[JobFinding]:
 def _optimizer(view: JobView) -> tuple[float, float | None]:
     """Return how long the optimizer of a training runs on the CPUs.
 
-    The first value is the seconds per rank (process). The second value is the percentage of the computation
-    time. It is None if unknown, or if the job has GPUs.
+    The first value is the seconds per rank (process). The second value is the percentage of the
+    computation time. The second value is None if the percentage is unknown, or if the job has GPUs.
     """
     times = [rank.times for rank in view.ranks if "optimizer" in rank.steps.phases]
     if view.gpus or not times or len(times) < len(view.ranks):

@@ -1,4 +1,7 @@
-"""Rules about the data pipeline: waits for I/O or for the loader's CPUs, and copies to the GPU."""
+"""Rules of the diagnosis about the data pipeline of a training.
+
+The rules find waits for I/O, waits for the CPUs of the loader, and long copies to the GPU.
+"""
 
 from __future__ import annotations
 
@@ -190,9 +193,9 @@ def _read_rate(view: JobView) -> tuple[str, float]:
 class _LoaderUse(NamedTuple):
     """Range of the CPU use of the processes that load training data.
 
-    The use is in percent of the CPU time that is available to these processes. It is what remains of the
-    job's CPU use after the computation. If the number of computing threads is unknown, two assumptions give
-    the two bounds.
+    The CPU use of these processes is the CPU use of the job minus that of the computation. It is in
+    percent of the CPU time that is available to these processes. If the number of computing threads is
+    unknown, two assumptions about the computation give the two bounds.
 
     Attributes:
         minimum: use if the computation takes all CPUs of the job.
@@ -204,10 +207,10 @@ class _LoaderUse(NamedTuple):
 
 
 def _loader_use(view: JobView, *, waits: bool = True) -> _LoaderUse | None:
-    """Return the CPU use of the loader's processes; None if unknown.
+    """Return the CPU use of the processes that load training data; None if unknown.
 
-    Each rank has loader workers, or the process of the rank itself loads the data. The remaining CPU use
-    is that of the computation.
+    In each rank, either loader workers or the process of the rank itself loads the data. The rest of the
+    job's CPU use belongs to the computation.
 
     Args:
         view: facts about the job.

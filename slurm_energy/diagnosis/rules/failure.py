@@ -43,7 +43,10 @@ def early_failure(view: JobView) -> Iterator[JobFinding]:
 
 
 def _end_fact(view: JobView, threshold: str | None = None) -> FindingEvidence:
-    """Return evidence about the end of a job for a finding: its state, and its exit status if known."""
+    """Return evidence for a finding: in which state and with which exit status a job ended.
+
+    The exit status is left out if it is unknown or reports success.
+    """
     status = view.context.exit_status
     how = "" if status is None or status.is_success else f" with {status}"
     text = f"The job ended as {view.context.state}{how} after {view.elapsed_s:.0f} s."

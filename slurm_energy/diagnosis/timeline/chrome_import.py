@@ -135,13 +135,14 @@ def finite_number(value: Any) -> float | None:
 
 
 def unix_offset_ns(head: ProfileHead, window: TimeWindow, clock_offsets_ns: Sequence[int]) -> int | None:
-    """Return the Unix time in nanoseconds at time 0 of a trace; None if the clock of the trace is unknown.
+    """Return the Unix time in nanoseconds at time 0 of a trace; None if its clock is unknown.
 
     Args:
         head: facts about the trace.
         window: part of the job's time that the timeline shows.
-        clock_offsets_ns: Unix time minus CLOCK_MONOTONIC of the job's processes. If the trace states no
-            clock, the first of these offsets with which the trace begins within the window is used.
+        clock_offsets_ns: possible clocks of a trace that states no clock. Each offset is Unix time minus
+            CLOCK_MONOTONIC of a process of the job. An offset fits if the trace then begins within the
+            window. The first offset that fits is used.
     """
     if head.first_us is None:
         return 0

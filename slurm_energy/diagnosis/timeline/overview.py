@@ -44,9 +44,13 @@ class OverviewRow:
     nanoseconds: dict[str, array[float]] = field(default_factory=dict)
 
     def column(self, phase: str) -> array[float]:
-        """Return the time in nanoseconds per column of the chart for the category of a phase.
+        """Return the values of one category in this row of the chart, for changes by the caller.
 
-        If the row has no such category yet, the function adds one with zeros.
+        The values are nanoseconds, one for each time interval (column) of the chart. Each phase belongs to a
+        category. A category that the row does not have yet is added with zeros.
+
+        Args:
+            phase: name of the phase.
         """
         category = phase if phase in CATEGORIES else OTHER
         if category not in self.nanoseconds:

@@ -79,7 +79,10 @@ class ProcessEvents:
         self.tally = EventTally()
 
     def add(self, events: Sequence[RawEvent]) -> None:
-        """Convert a block of events. Events of one phase and thread must be in the order of their ends."""
+        """Add a block of events of the process to the timeline.
+
+        Events of one phase and thread must be in the order of their ends.
+        """
         placed = self._place(events)
         self.tally.shown += len(placed)
         if self._writer:
@@ -145,7 +148,7 @@ class ProcessEvents:
                     overview.add(column, start, end)
 
     def _point(self, lane: _Lane, at_ns: int, value: float, kind: int, name: str) -> None:
-        """Write one point of the timeline: a mark, or a value of a counter."""
+        """Write one event without duration to the timeline: a mark, or a value of a counter."""
         self.tally.shown += 1
         if self._writer is None:
             return

@@ -106,7 +106,10 @@ class ProfileEvents:
                 self._slice(key, (event[0], event[1], args), max(0.0, self._last_us - event[0]), {})
 
     def _event(self, event: Any) -> str:
-        """Convert one event. Return the reason if the event is refused, else an empty text."""
+        """Convert one event of a profiler trace to an event of the timeline.
+
+        Return the reason if the event cannot be used, else an empty text.
+        """
         if not isinstance(event, dict):
             return _NOT_AN_OBJECT
         phase = event.get("ph")

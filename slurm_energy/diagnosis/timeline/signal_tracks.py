@@ -79,9 +79,9 @@ def counter_points(
 ) -> tuple[list[tuple[float, float]], list[Gap]]:
     """Return the points of a signal's curve in the timeline, and the gaps without value.
 
-    Points and gaps lie within the time window. The samples of a series do not begin and end exactly with the
-    job. Therefore a time without value before the first or after the last interval is no gap if it lasts at
-    most 1.5 intervals.
+    Points and gaps lie within the time window. The samples of a series do not begin and end exactly with
+    the job. Therefore a short time without value at the beginning or the end of the window is no gap.
+    Short means at most 1.5 intervals.
 
     Args:
         series_start_s: start of the first interval, Unix seconds.
@@ -90,8 +90,8 @@ def counter_points(
         window: part of the job's time that the timeline shows.
 
     Returns:
-        At each change, the time in microseconds of the timeline and the new value. For each gap, start and
-        end in Unix seconds.
+        At each change, the time in microseconds of the timeline and the new value. For each gap, start
+        and end in Unix seconds.
     """
     points: list[tuple[float, float]] = []
     gaps: list[Gap] = []

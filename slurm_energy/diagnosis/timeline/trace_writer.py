@@ -35,7 +35,7 @@ class TraceWriter:
         write(b'{"displayTimeUnit":"ms","otherData":' + json.dumps(header).encode() + b',"traceEvents":[\n')
 
     def add_lines(self, lines: Sequence[str]) -> None:
-        """Append events that the caller has encoded."""
+        """Append events to the trace. The caller has already encoded each event as a line of text."""
         self.events += len(lines)
         self._lines += lines
         if len(self._lines) >= _BUFFER_LINES:

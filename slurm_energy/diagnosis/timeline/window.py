@@ -47,7 +47,7 @@ class TimeWindow:
         return self.to_ns / NANOSECONDS
 
     def microseconds(self, unix_s: float) -> float:
-        """Return a Unix time as microseconds of the timeline."""
+        """Convert a Unix time to microseconds since the origin of the timeline."""
         return (unix_s * NANOSECONDS - self.origin_ns) / 1000
 
     def clip_s(self, start_s: float, end_s: float) -> tuple[float, float] | None:

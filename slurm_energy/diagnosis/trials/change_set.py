@@ -16,8 +16,8 @@ class AdvisedChange:
         kind: kind of the value.
         new: advised value.
         old: value of the diagnosed run; None if unknown.
-        requires: kind of another change of the same advice that this change needs in order to reach `new`.
-            None means that this change is independent.
+        requires: another change without which the value `new` cannot be reached, given by its kind. It
+            belongs to the same advice. None means that no other change is required.
         alone: smaller value to use if the required change is not made; None means that this change is
             useless without the required change.
     """

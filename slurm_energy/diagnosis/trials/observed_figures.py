@@ -50,9 +50,12 @@ def observed_figures(
 
 
 def _sum(amounts: Sequence[float | None]) -> float | None:
-    """Return the sum of the amounts of all ranks.
+    """Return the total of an amount (samples or steps) over all ranks.
 
     The result is None if there are no ranks, or if the amount of any rank is unknown or 0.
+
+    Args:
+        amounts: amount of each rank.
     """
     known = [amount for amount in amounts if amount]
     return math.fsum(known) if known and len(known) == len(amounts) else None
@@ -64,7 +67,11 @@ def _steps(rank: RankSteps) -> float | None:
 
 
 def common_hints(ranks: Sequence[RankSteps]) -> dict[str, float]:
-    """Return the numeric settings (hints) for which all ranks report the same value, by name."""
+    """Return the numeric settings (hints) that all ranks report with the same value.
+
+    The result maps the name of a setting, for example `batch_size`, to its value. Settings with different
+    values on two ranks are left out.
+    """
     if not ranks:
         return {}
     numbers = {name: value for name, value in ranks[0].hints.items() if isinstance(value, int | float)}

@@ -1,6 +1,6 @@
-"""Trial of adjustments of a program.
+"""Data of a trial: a test whether adjusted values improve the runs of a diagnosed program.
 
-A trial contains the adjustments, the runs without and with the adjustments that are compared, and the
+A trial contains the adjustments, the compared runs with and without the adjustments, and the
 decision.
 """
 
@@ -61,10 +61,9 @@ class AdjustmentTrial:
 
     @property
     def values(self) -> dict[str, int]:
-        """Values with which a run in the trial starts.
+        """Values with which a run in the trial starts, by kind of adjustment.
 
-        These are the values of the diagnosed run, except that the adjustments of the trial replace some of
-        them.
+        The values are those of the diagnosed run. The adjustments of the trial replace some of them.
         """
         return {**self.base, **{one.kind.value: one.new for one in self.proposal.adjustments}}
 

@@ -242,9 +242,14 @@ def _without_contention(
 
 
 def _mean_correction(runs: Sequence[RunFigures], corrected: Sequence[RunFigures]) -> float:
-    """Return the mean logarithm of the ratio of corrected to measured duration, over several runs.
+    """Return by how much delays from other work lengthened the runs, as a mean logarithm.
 
-    A corrected duration excludes delays by other work on the nodes.
+    The value of a run is log(duration without the delays / measured duration). The result is the mean
+    over the runs.
+
+    Args:
+        runs: the runs as measured.
+        corrected: the same runs without delays by other work on the nodes.
     """
     logs = [
         math.log(own.elapsed_s / run.elapsed_s) if run.elapsed_s > 0 else 0.0
@@ -385,9 +390,14 @@ def _log_ratio(
 ) -> tuple[float, float]:
     """Return how much two groups of runs differ: the mean log ratio, and its standard error.
 
-    The log ratio is the mean logarithm of the values `after` minus that of the values `before`. The variance
-    of the values is estimated from the scatter within both groups. It is at least the variance of the
-    assumed noise. `bias` is the part of the standard error that more runs do not reduce.
+    The log ratio is the mean logarithm of the values `after` minus that of the values `before`. The
+    variance of the logarithms is estimated from the scatter within both groups.
+
+    Args:
+        before: values of the runs in the first group, for example times.
+        after: values of the runs in the second group.
+        assumed_noise: minimum of the standard deviation of the logarithms.
+        bias: part of the standard error that more runs do not reduce.
     """
     groups = [[math.log(value) for value in group] for group in (before, after)]
     means = [math.fsum(group) / len(group) for group in groups]

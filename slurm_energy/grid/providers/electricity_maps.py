@@ -1,7 +1,8 @@
-"""Electricity Maps: hourly carbon intensity of consumption by zone, with a token.
+"""Provider of the carbon intensity of electricity consumption: Electricity Maps.
 
-The endpoint `history` has the last 24 hours and belongs to the free plan; `past-range` has all years and
-belongs to commercial plans. Source: Electricity Maps API reference, v3.
+The values are hourly and exist for each zone. Requests need a token. The endpoint `history` has the
+last 24 hours and belongs to the free plan. The endpoint `past-range` has all years and belongs to
+commercial plans. Source: Electricity Maps API reference, v3.
 """
 
 from __future__ import annotations

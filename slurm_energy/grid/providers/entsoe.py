@@ -167,7 +167,10 @@ def _kind(series: XmlElement) -> str:
 
 
 def _step_s(series: XmlElement) -> float:
-    """Return the time step of a series in seconds. A series without a period has a step of a day."""
+    """Return the time step of a series in seconds.
+
+    A series that states no length of its steps has a step of one day.
+    """
     return min((resolution_s(period) for period in series.all("Period")), default=_DAY_S)
 
 

@@ -1,7 +1,8 @@
-"""Carbon Intensity API of Great Britain: half-hourly, national or by region, without a token.
+"""Reader of the Carbon Intensity API of Great Britain.
 
-National values are estimates after the fact (`actual`). The forecast is used where these estimates are
-missing, and for all regions. Source: carbon-intensity.github.io/api-definitions.
+The API has half-hourly values for the whole country or by region, and needs no token. National values
+are estimates made afterwards (`actual`). The forecast is used where these estimates are missing, and
+for all regions. Source: carbon-intensity.github.io/api-definitions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from slurm_energy.grid.units import GridQuantity
 
 
 class UkCarbonIntensity(GridProvider):
-    """Carbon Intensity API of Great Britain. Zones: GB, or the number of a region from 1 to 17."""
+    """Provider that reads carbon intensities from the Carbon Intensity API of Great Britain.
+
+    The zone is GB for the whole country, or the number of a region from 1 to 17.
+    """
 
     quantity: ClassVar[GridQuantity] = GridQuantity.CARBON
     name: ClassVar[str] = "uk"

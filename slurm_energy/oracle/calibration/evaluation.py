@@ -69,8 +69,9 @@ def transferred(
         hardware: the kind of device.
         rows: measured configurations, at least one, all of the same workload and precision.
         calibration: calibration of the kind of device. Its `evidence` must not be None.
-        deviation: assumed errors of the two expected latent quantities demand and supply
-            (`oracle.transfer.prior.LATENTS`), in standard deviations. (0, 0) assumes no error.
+        deviation: assumed errors of two latent quantities, demand and supply
+            (`oracle.transfer.prior.LATENTS`), in standard deviations. A latent quantity is estimated, not
+            measured. (0, 0) assumes no error.
     """
     predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
     configurations = Configurations(
@@ -104,9 +105,10 @@ def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[f
 
 
 def spread(rows: Sequence[Measurement], seconds: Array, watts: Array) -> Spread:
-    """Return the 5 and 95 % quantiles of measured / predicted time and power, widened to include 1.
+    """Return the range of measured values divided by predicted values, for time and for power.
 
-    If no power was measured, the range of power is the default for kinds of device without measurements.
+    Each range lies between the 5 % and the 95 % quantile of these ratios, and is widened to include 1. If
+    no power was measured, the range of power is the default for kinds of device without measurements.
 
     Args:
         rows: n measurements.

@@ -87,7 +87,10 @@ class Fit:
 
     @property
     def combined_error(self) -> float:
-        """Weighted sum of the errors of time and power, as a share. Source: thesis, Eq. 4.18."""
+        """Weighted sum of the relative errors of time and power (0.1: 10 %).
+
+        Source: thesis, Eq. 4.18.
+        """
         return float(combined(np.array(self.time_error), np.array(self.power_error)))
 
 
@@ -129,15 +132,17 @@ def fit(
         settings: settings of the search.
         start: calibration from which the search starts; None means the defaults of the model.
         saturation: name of the saturation function, a key of `SATURATIONS`.
-        checkpoint: file in which the search stores its state and from which it resumes; None means no file.
+        checkpoint: file in which the search stores its state and from which it resumes; None means no
+            file.
         progress: function that the search calls after each segment with the finished and the planned
             generations and the current loss.
-        residuals: whether to fit residuals, too. The residuals of `start` belong to other parameters and are
-            never kept.
+        residuals: whether to fit residuals, too. Residuals are corrections of the predicted time and
+            power. The residuals of the calibration `start` are never kept, because they belong to other
+            parameters.
         method: `search` searches the parameters of the device. `transfer` starts from the measurements of
             other kinds of device and corrects them. `auto` searches if enough jobs were measured under
-            several power limits to determine the device's response, else it transfers. After a search,
-            workloads that were measured under one limit only are predicted by transfer.
+            several power limits to determine the device's response. Otherwise `auto` transfers. After a
+            search, workloads that were measured under one limit only are predicted by transfer.
         prior: expected values and variances from measurements of other kinds of device.
 
     Raises:
@@ -180,7 +185,8 @@ def _searched(
         first: calibration from which the search starts.
         saturation: name of the saturation function.
         checkpoint: file for the state of the search; None means no file.
-        progress: function that the search calls after each segment.
+        progress: function that the search calls after each segment. A segment is a part of the search
+            after which an interrupted search can resume.
 
     Returns:
         Two values. The first is the calibration with the parameters that the search has found; it has no
@@ -378,10 +384,19 @@ def leave_out(
 def supply_ratios(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> dict[str, float]:
-    """Return how long the host needs to supply a sample, relative to the computation on the device.
+    """Return how long the host needs to supply a sample, relative to the device's computation.
 
-    The key of a result is the profile name of a workload. The result contains only measured workloads for
-    which the calibration has factors, and the ratios that the calibration already contains.
+    A new ratio is computed for each workload that has measurements and for which the calibration has
+    factors. Ratios that the calibration already contains are also returned, unless a new ratio replaces
+    them.
+
+    Args:
+        hardware: known devices.
+        rows: measurements.
+        calibration: factors of the workloads, and earlier ratios.
+
+    Returns:
+        The ratios by profile name of the workload.
     """
     ratios = {}
     for name, factors in calibration.workloads.items():

@@ -33,11 +33,13 @@ _CAP_SHARES: Final = np.arange(0.3, 1.0001, 0.005)
 
 
 def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[int]]:
-    """Return groups of measurements. The measurements of one group differ only in the power limit.
+    """Divide measurements into groups that differ only in the power limit.
+
+    A group belongs to one configuration, which is the combination of all attributes except the power
+    limit.
 
     Returns:
-        Indices of the measurements of each configuration, in ascending order of the limit. The keys are the
-        configurations: all attributes except the limit.
+        By configuration, the indices of its measurements, in ascending order of the power limit.
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index in np.argsort(column(rows, "cap_watts"), kind="stable").tolist():
@@ -74,7 +76,8 @@ def sweeps_determine_response(hardware: Hardware, rows: Sequence[Measurement]) -
 def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) -> list[str]:
     """Return the names of the workloads that have enough measurements for factors of their own.
 
-    A workload is named by its profile. Its factors correct the predicted time and power.
+    The factors of a workload correct its predicted time and power. A workload is identified by the name
+    of its network.
     """
     models = [row.model for row in rows]
     swept = [rows[indices[0]].model for indices in sweeps(hardware, rows)]

@@ -89,10 +89,10 @@ def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, p
 
 
 class _GaussianField:
-    """Gaussian process that corrects predictions by measurements.
+    """Gaussian process that corrects predictions of time or power by measurements.
 
-    Its output is the logarithm of measured / predicted. Its inputs are the logarithms of batch size and
-    power limit. The process is fitted to n measurements; n may be 0.
+    Its output is the logarithm of the measured value divided by the predicted value. Its inputs are the
+    logarithms of batch size and power limit. The process is fitted to n measurements; n may be 0.
     """
 
     def __init__(self, batch: Array, cap_watts: Array, host_wait_share: Array, values: Array) -> None:
@@ -110,9 +110,10 @@ class _GaussianField:
             self._sizes = result.x
 
     def mean(self, batch: Array, cap_watts: Array) -> Array:
-        """Return the expected logarithm of measured / predicted time or power at m positions, shape (m,).
+        """Return the expected deviation of measurements from the model at m positions, shape (m,).
 
-        The expectation is the mean of the Gaussian process given the measurements.
+        The deviation is log(measured value / predicted value). The value is the time or the power of a
+        training step. The expectation is the mean of the Gaussian process, given the measurements.
 
         Args:
             batch: batch sizes, shape (m,).

@@ -68,7 +68,10 @@ class Measurement:
 
     @property
     def row(self) -> tuple[str, float, str]:
-        """Profile name, batch and optimizer, which identify the configuration without its power limit."""
+        """Profile name, batch size and optimizer of the measurement.
+
+        Measurements with equal values differ only in their power limit.
+        """
         return self.model, self.batch, self.optimizer
 
 

@@ -232,8 +232,8 @@ def _refine(
 ) -> Array:
     """Refine the best result of the search for the calibration's parameters.
 
-    The refinement starts from the best result, then from random positions near it. Return the parameter
-    vector with the least loss.
+    A local search starts first from the best result, then several times from random positions near the
+    best result so far. Return the parameter vector with the least loss.
     """
     if not settings.polish:
         return best

@@ -49,15 +49,16 @@ class BusyTime:
 
 
 def _insert(edges: array[float], start_s: float, end_s: float) -> list[tuple[float, float]]:
-    """Merge an interval into `edges` in place and return the parts of the interval that were already covered.
+    """Add an interval to a list of intervals, and return the parts that were already covered.
 
     Args:
-        edges: start and end of each disjoint interval in turn, in ascending order, in Unix seconds.
+        edges: the list, which is changed in place. It contains the start and the end of each interval in
+            turn, in ascending order, in Unix seconds. The intervals do not overlap.
         start_s: start of the new interval.
         end_s: end of the new interval.
 
     Returns:
-        Start and end of each part that an interval in `edges` covered before the call.
+        Start and end of each part of the new interval that was covered before the call.
     """
     first, last = bisect_left(edges, start_s), bisect_right(edges, end_s)
     # An odd number of edges before a time means that it lies inside an interval.

@@ -19,12 +19,12 @@ _AGES = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"
 
 
 class HistoryOracle:
-    """Oracle that predicts from the runs of similar jobs.
+    """Predictor (oracle) that predicts a job from the runs of similar jobs.
 
     Args:
         history: runs in memory.
-        power: oracle that predicts the watts if the energy of all similar runs is unknown. None means that
-            the oracle then makes no prediction.
+        power: another predictor, which predicts the watts if the energy of all similar runs is unknown.
+            None means that such a job is not predicted.
         clock: function that returns the current time in Unix seconds.
         own_only: whether only runs of the job's own user are used.
     """

@@ -139,9 +139,10 @@ def _summary(
     factor: Numbers,
     max_value: Numbers,
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the mean, 5 % quantile and 95 % quantile of each job, three arrays of shape (jobs,).
+    """Return the mean, 5 % quantile and 95 % quantile of the predicted distribution of each job.
 
-    The values are computed for one block of jobs at a time, to limit the memory in use.
+    The distribution is that of the time, the power or the energy. The result is three arrays of shape
+    (jobs,). The values are computed for one block of jobs at a time, to limit the memory in use.
 
     Args:
         grids: distribution of each forecast; None means unknown, which gives NaN.

@@ -44,15 +44,18 @@ _SHRINK_TO: Final = 0.9
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """The stored runs of one similarity key and the forecasts made from them.
+    """Stored runs of one group of similar jobs, and the forecasts made from these runs.
+
+    The jobs of a group have the same similarity key, that is, the same values of some attributes.
 
     Attributes:
-        level: index of the key's similarity level in `LEVELS`.
+        level: index of the similarity level of the group in `LEVELS`.
         runs: stored runs, oldest first.
         run_count: number of runs ever added, including those that are no longer stored.
-        forecasts: cached forecasts. The key of a forecast is a pair: the more general forecast that the
-            forecast includes, and the job's power caps.
-        record: weighted sums over all runs of the key; None if the key groups runs of different programs.
+        forecasts: cached forecasts. A forecast depends on the forecast of the more general group and on
+            the job's power caps. Both together are the key in this dictionary.
+        record: weighted sums over all runs of the group; None if the group contains runs of different
+            programs.
     """
 
     level: int
@@ -82,7 +85,8 @@ class _Entry:
     def has_the_runs_of(self, other: _Entry) -> bool:
         """Return whether this entry of the run history has the same runs as a more specific entry.
 
-        If so, the caller skips this entry, because its runs would count twice in a forecast.
+        An entry contains similar runs, for example all runs of a user. If the two entries have the same runs,
+        the caller skips this entry, because its runs would count twice in a forecast.
         """
         return self.run_count == other.run_count and self.runs[-1] is other.runs[-1]
 
@@ -114,9 +118,10 @@ class History:
         return len(self._entries)
 
     def learn(self, run: ObservedRun) -> None:
-        """Add a finished run to all similarity keys that apply to it.
+        """Add a finished run to all groups of similar runs to which it belongs.
 
-        Runs are expected in the order in which they ended. Minor deviations from this order are harmless.
+        A similarity key identifies a group of similar runs, for example the runs of one program. Runs are
+        expected in the order in which they ended. Minor deviations from this order are harmless.
         """
         self._paths.clear()
         for key in keys(row_of(run)):

@@ -1,7 +1,8 @@
-"""Variation between successive runs of similar jobs.
+"""Variation of run time and power between successive runs of similar jobs.
 
-Runs are similar if they have the same similarity key. A key has a level that states which attributes it
-compares. The variation is learned from all keys of a level together.
+Runs are similar if they have the same similarity key, which contains some of the jobs' attributes.
+The level of a key states which attributes it contains. The variation is learned for each level from
+all keys of this level together.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 class RunVariability:
     """Distribution of the changes between successive runs of similar jobs.
 
-    A change is the value of a run divided by the value of the preceding run (a ratio). A value is the
-    seconds or the watts of a run. The distribution is learned from the newest `_MAX_RATIOS` ratios. It
-    covers all groups of runs (similarity keys) of one level of similarity.
+    A change is a ratio: the value of a run divided by the value of the preceding run. The value is the
+    run time in seconds or the power in watts. The distribution is learned from the newest `_MAX_RATIOS`
+    ratios. There is one distribution for each level of similarity between jobs.
 
     Attributes:
-        factors: equally likely ratios in ascending order. Until `_MIN_RATIOS` ratios are recorded, a broad
-            distribution is assumed. Afterwards, `factors` is recomputed whenever the number of recorded
-            ratios has grown by a quarter. A ratio and its inverse are assumed equally likely.
+        factors: equally likely ratios in ascending order. A ratio and its inverse are assumed equally
+            likely. Until `_MIN_RATIOS` ratios are recorded, a broad distribution is assumed. Afterwards,
+            `factors` is recomputed whenever the number of recorded ratios has grown by a quarter.
     """
 
     __slots__ = ("_added", "_counts", "_ratios", "_renew_at", "_users", "factors")

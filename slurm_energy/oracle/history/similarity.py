@@ -41,10 +41,12 @@ class Level:
         required: attributes that the runs share. The level applies only to jobs with known values of all
             these attributes.
         optional: further attributes that the runs share. Their values may be unknown.
-        general_weight: number of runs as which the result of the next more general level counts.
-        by_limit: whether this level groups runs of different programs. The length of a run is then divided
-            by its time limit, if it has one, before runs are compared. The reason is that a user's ratio of
-            length to time limit varies less than the length itself (Tsafrir, Etsion, Feitelson 2007).
+        general_weight: weight of the forecast of the next more general level, in runs. For example, with
+            the weight 1 this forecast counts as much as one run of this level.
+        by_limit: whether this level groups runs of different programs. The length of a run is then
+            divided by its time limit, if it has one, before runs are compared. The reason is that a
+            user's ratio of length to time limit varies less than the length itself (Tsafrir, Etsion,
+            Feitelson 2007).
     """
 
     text: str

@@ -122,17 +122,17 @@ class ResourceUse:
         return fade, weight
 
     def share_of(self, need: ResourceRequest) -> float:
-        """Return how large earlier runs were, as a fraction of what a job requests (`need`).
+        """Return how far earlier runs are evidence for a job of the requested size (`need`).
 
-        The fraction states how far the runs are evidence for a job of this size. It is computed separately
-        for time and for node, CPU, GPU and memory seconds. The smallest of these fractions is returned, but
-        at least 0.
+        The result is the amount of the earlier runs as a fraction of what the job requests. Such a fraction
+        is computed for time, and for node, CPU, GPU and memory seconds. The smallest of these fractions is
+        returned, but at least 0.
 
         Many simultaneous runs, or a short run on many nodes, are therefore no evidence for a large or long
         job. Runs that share a node are no evidence for a job that takes a whole node. If the memory of runs
         is unknown, it counts as sufficient, because earlier releases did not store it. Runs with a shorter
-        time limit than `need` count less, in proportion to their limit, because a job with another time
-        limit is probably another kind of job.
+        time limit than `need` count less, in proportion to their limit. A job with another time limit is
+        probably another kind of job.
         """
         if self.size_seconds <= 0:
             return 0.0
@@ -179,7 +179,10 @@ class ProgramRecord(ResourceUse):
 
     @property
     def measured_part(self) -> float:
-        """Fraction of the runs whose energy is known, from 0 to 1, with the weights of the runs."""
+        """Fraction of the program's runs whose energy was measured, from 0 to 1.
+
+        The runs are weighted as in `ProgramRecord`: a run with a long time limit has a higher weight.
+        """
         return self.measured_sum / self.limit_sum if self.limit_sum > 0 else 0.0
 
     @property
@@ -234,9 +237,10 @@ class UserRecord(ResourceUse):
         return self.fraction_sum / self.limit_sum if self.limit_sum > 0 else None
 
     def overruns_at(self, now: float) -> tuple[float, float]:
-        """Return the user's `overrun_sum` and `overrun_size_seconds` at the Unix time `now`.
+        """Return two sums that state how much longer a user's runs took than predicted.
 
-        Both sums decay with time, so that older runs count less.
+        The sums are `overrun_sum` and `overrun_size_seconds` at the Unix time `now`. Their ratio is the mean
+        excess. Both sums decay with time, so that older runs count less.
         """
         fade = _fade(now - self.newest)
         return self.overrun_sum * fade * fade, self.overrun_size_seconds * fade

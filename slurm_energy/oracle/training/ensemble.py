@@ -30,14 +30,15 @@ def members(
     precision: str,
     optimizer: Optimizer,
 ) -> list[Scalars]:
-    """Return the sets of workload factors from which a workload is predicted.
+    """Return the workload factors from which a workload is predicted, as one or several sets.
 
-    If there are several sets, the predictions are averaged. A workload that was never measured on this kind
-    of device may resemble any measured workload. Therefore it is predicted by the factors of all measured
-    workloads and by neutral factors.
+    Workload factors are parameters of the training model. If the workload was measured on this kind of
+    device, its own factors are returned. A workload that was never measured there may resemble any
+    measured workload. In this case the result has several sets: the factors of each measured workload,
+    and neutral factors. The caller averages the predictions from all sets.
 
-    The factor of the host (seconds per sample) is not taken over as it is, because it differs between
-    workloads. Instead, the ratio of the host's to the device's seconds per sample is taken over
+    The host's seconds per sample differ much between workloads. They are therefore not copied from the
+    other workload. Instead, the ratio of the host's to the device's seconds per sample is copied
     (`Calibration.supply_ratios`).
 
     Args:

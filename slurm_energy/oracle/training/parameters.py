@@ -37,7 +37,8 @@ def _parameter(default: float, low: float, high: float, meaning: str, *, decades
 class Theta:
     """Parameters of a device and its software in the training model, found by calibration.
 
-    The values are numbers, or arrays that broadcast. The symbols in brackets are those of the thesis (4.3.5).
+    A value is a number, or an array that broadcasts with the other values. The symbols in brackets are
+    those of the thesis (4.3.5).
     """
 
     beta_gemm: Any = _parameter(0.7, 0.05, 1.0, "share of peak that matrix products reach [beta]")

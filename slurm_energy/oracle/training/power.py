@@ -32,9 +32,13 @@ def phase_watts(static_watts: Any, tdp_watts: Any, utilisation: Any, scale: Any)
 
 
 def mean_watts(phases: tuple[tuple[Any, Any], ...], total_s: Any) -> Any:
-    """Return the mean watts over `total_s` seconds, given the watts and seconds of each phase.
+    """Return the mean power in watts of a training step, from the power of its phases.
 
     Source: thesis, Eq. 4.15.
+
+    Args:
+        phases: watts and seconds of each phase of the step, such as computing and waiting.
+        total_s: duration of the step in seconds.
     """
     return sum(watts * seconds for watts, seconds in phases) / total_s
 

@@ -1,6 +1,7 @@
-"""Measured deviations of one workload from the training model: factors over batch size and power limit.
+"""Correction factors of one workload: its measured deviations from the training model.
 
-Pure functions. `calibration.kriging` fits the factors; this module interpolates between them.
+The factors depend on the batch size and the power limit. `calibration.kriging` fits the factors. This
+module interpolates between them. All functions are pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Evidence: data from which the time and power of training on a kind of device are predicted.
+"""Evidence: what is known about the training of models on a kind of device with few measurements.
 
-The evidence is for kinds of device with few or no measurements. It consists of expectations from other kinds
-of device and of measurements on this kind of device. The module fits the evidence to the measurements and
-holds the result. The model is linearised for this purpose.
+The time and power of training steps are predicted from it. The evidence consists of expectations from
+other kinds of device, and of the measurements on this kind of device. The module combines both by a
+linearised model, and holds the result.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Gaussian process that estimates properties of a device that cannot be measured directly.
 
-Such a property is called a latent quantity. The module computes covariances and the posterior. All functions
-are pure.
+Such a property is called a latent quantity. The module computes covariances and the posterior. All
+functions are pure.
 
 Near the current values of the latent quantities, the logarithms of time and power are linear in these
-quantities (extended Kalman filter). Therefore the logarithms of time and power of a step and all latent
-quantities have a joint normal distribution.
+quantities (extended Kalman filter). Therefore the logarithms of time and power of a step and all
+latent quantities have a joint normal distribution.
 
-Two Gaussian processes extend the linear model. The first is proportional to the slowdown. The second is
-rough. The covariance of each process decreases with the distance in batch size and power limit (Matern,
-3/2). Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
+Two further Gaussian processes describe deviations from this linear model. The first grows in
+proportion to the slowdown of the step. The second has the same variance at every slowdown. The
+covariance of each process decreases with the distance in batch size and power limit (Matern, 3/2).
+Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
 """
 
 from __future__ import annotations
@@ -80,10 +81,16 @@ class Linearised:
 
 
 def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, Array]:
-    """Return the prior covariances between training steps of quantities that differ between devices.
+    """Return the prior covariances of the latent quantities between two sets of training steps.
 
-    The result has an array for each of these quantities (named in `LATENTS`). The array has the shape (n, m)
-    for n steps `first` and m steps `second`.
+    A latent quantity is a property of a device that cannot be measured directly.
+
+    Args:
+        first: n training steps.
+        second: m training steps.
+
+    Returns:
+        An array of shape (n, m) for each latent quantity in `LATENTS`.
     """
     same = first.workload[:, None] == second.workload[None]
     near = _matern(first.batch, second.batch, BATCH_RANGE)
@@ -246,9 +253,10 @@ def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Arra
 
 
 def variance(at: Linearised) -> Array:
-    """Return the prior variances of the logarithms of predicted time and power.
+    """Return the variances that are assumed before any measurement (prior variances).
 
-    The result has the shape (2, n): row 0 for time, row 1 for power.
+    They are the variances of the logarithms of predicted time and power. The result has the shape (2, n):
+    row 0 for time, row 1 for power.
     """
     variances = np.zeros((2, len(at.positions)))
     for name in LATENTS:

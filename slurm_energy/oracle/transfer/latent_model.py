@@ -31,10 +31,11 @@ class LatentModel:
     """Training model of n steps under power limits, as a function of the latent quantities.
 
     A latent quantity is an estimated property of a kind of device. All other parameters of the model have
-    their defaults.
+    their default values: the parameters of the device are `DEFAULTS`, the factors of the workload are
+    `NEUTRAL`.
 
     Attributes:
-        times: parts of the steps at the maximum clock, from `DEFAULTS` and `NEUTRAL`.
+        times: duration of each part of the steps at the maximum clock, computed with the default values.
         tdp_watts: design power.
         cap_watts: power limits.
         clock: clock limits as shares of the maximum clock.

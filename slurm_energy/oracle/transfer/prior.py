@@ -1,6 +1,6 @@
-"""Prior knowledge about a kind of device, derived from measurements of other kinds of device.
+"""Prior knowledge about a kind of device: expected values and variances of its time and power.
 
-It consists of expected values and variances. The module contains plain data.
+The knowledge is derived from measurements of other kinds of device. The module contains plain data.
 """
 
 from __future__ import annotations

@@ -46,12 +46,12 @@ _NORMAL_95: Final = 1.6448536269514722
 def prior_half_width(scores: Sequence[float]) -> float:
     """Return the half width of the 90 % range of a prediction for a device without observations.
 
-    The half width is stated in predicted standard deviations. It is the 90 % quantile of the scores.
+    The half width is stated in predicted standard deviations. It is the 90 % quantile of the scores. A
+    score is the error of a prediction divided by its predicted standard deviation. The scores come from
+    tests in which one kind of device was predicted from other kinds.
 
     Args:
-        scores: quantiles (`SCORE_LEVELS`) of the scores. A score is the error of a prediction divided by its
-            predicted standard deviation. These scores come from predictions of one kind of device from other
-            kinds.
+        scores: quantiles of the scores at the levels `SCORE_LEVELS`.
     """
     return float(np.interp(COVERAGE, SCORE_LEVELS, scores))
 
@@ -59,14 +59,16 @@ def prior_half_width(scores: Sequence[float]) -> float:
 def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: float) -> float:
     """Return the half width of the 90 % range of predicted time or power.
 
-    The unit is the predicted standard deviation. The result is the geometric mean of two estimates. The
-    first estimate comes from Student's t distribution, the second one from a conformal quantile of scores.
-    The score of a prediction is the absolute error of its logarithm, in predicted standard deviations.
+    The result is stated in predicted standard deviations. It is the geometric mean of two estimates. The
+    first estimate comes from Student's t distribution. The second estimate is a quantile of scores
+    (conformal prediction). The score of a prediction is the absolute error of its logarithm, in predicted
+    standard deviations.
 
     Args:
-        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions from one kind of device to another.
-        own_scores: scores of the observations on this kind of device. Each observation is predicted from all
-            the others.
+        scores: scores of predictions of one kind of device from measurements of other kinds, given as
+            their quantiles (`SCORE_LEVELS`).
+        own_scores: scores of the observations on this kind of device. Each observation is predicted from
+            all the others.
         count: number of observations from which `scatter` was computed.
         scatter: observed scatter of the observations divided by the expected scatter.
     """

@@ -1,4 +1,7 @@
-"""The workload profile: the demand of one training step of a network, as functions of the batch size."""
+"""Workload profile: how much work one training step of a neural network needs.
+
+The amounts of work are functions of the batch size.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,11 @@ class UnknownOperationError(UsageError):
 
 
 def handles_operator(*names: str) -> Callable[[OperatorHandler], OperatorHandler]:
-    """Return a decorator that registers a function for operators, e.g. `aten.mm`, `mylib.fused_norm`."""
+    """Return a decorator that registers a function as the cost function of PyTorch operators.
+
+    Args:
+        names: names of the operators, such as `aten.mm` or `mylib.fused_norm`.
+    """
 
     def register(handler: OperatorHandler) -> OperatorHandler:
         _operators.update(dict.fromkeys(names, handler))

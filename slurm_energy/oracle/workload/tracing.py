@@ -172,7 +172,11 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
         self.current_layer = self.layers[-1] if self.layers else ""
 
     def record_saved(self, tensor: Any) -> Any:
-        """Record that the backward pass needs a tensor, and return the tensor. Weights are not counted."""
+        """Record that the backward pass needs a tensor of the traced model, and return the tensor.
+
+        The recorded tensors determine how much memory the backward pass needs. Weights of the model are not
+        recorded.
+        """
         if not self.muted and not isinstance(tensor, torch.nn.Parameter):
             self._saved_tensors.setdefault(tensor.untyped_storage()._cdata, tensor.detach())
         return tensor

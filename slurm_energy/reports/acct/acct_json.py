@@ -158,7 +158,10 @@ def _times(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a number from a document of sacct, or None if unset. Newer releases write objects."""
+    """Return a number from the JSON output of sacct; None if the number is not set.
+
+    Newer releases of sacct write a number as an object with the keys `set` and `number`.
+    """
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else None
     return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

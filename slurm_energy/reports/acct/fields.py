@@ -51,12 +51,19 @@ class Style:
 
 
 def always(_: object) -> bool:
-    """Return True. Used for columns in which every row should have a value."""
+    """Return True for every job.
+
+    A column uses this function to state that each of its rows should have a value.
+    """
     return True
 
 
 def never(_: object) -> bool:
-    """Return False. Use this function as `expected` of columns that do not apply to every row."""
+    """Return False for every row.
+
+    Some columns do not apply to every row, so that a missing value is normal. Pass this function as the
+    argument `expected` of such a column.
+    """
     return False
 
 

@@ -35,7 +35,7 @@ def scope_text(row: Row) -> str:
 
 
 def limit_text(watts: float | None) -> str:
-    """Return a limit for a sentence; None means no limit."""
+    """Return a power limit with its unit as text for a message, or `no limit` if it is None."""
     return "no limit" if watts is None else with_unit(watts, "W")
 
 

@@ -74,7 +74,8 @@ def _jobs(jobs: Sequence[Row], max_rows: int | None) -> list[str]:
 def _nodes(nodes: Sequence[Row], max_rows: int | None) -> list[str]:
     """Return the table of nodes as text.
 
-    Nodes in an unhealthy state come first. Within each of the two groups, nodes with more power come first.
+    Nodes in an unhealthy state come first, and healthy nodes follow. The unhealthy nodes are sorted by
+    descending power, and so are the healthy nodes.
     """
     if not nodes:
         return ["no node to show"]

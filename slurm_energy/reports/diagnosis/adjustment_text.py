@@ -1,6 +1,7 @@
-"""Text about adjustments, the values that the advice of the diagnosis changes for the next run.
+"""Text about adjustments: values of a program that change for its next run.
 
-The text lists proposals for a job, and trials with their predicted and measured gain.
+The diagnosis of a job advises the new values. The module writes two texts: the proposals for a job,
+and a table of trials (tests of new values in runs) with their predicted and measured gain.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ComparedWork:
     def baseline(self) -> PolicyVariant:
         """Variant with which the other variants are compared.
 
-        It is the first variant of the list. This is the untuned variant if there is one.
+        It is the first variant of the list. If the list has an untuned variant, this variant is first.
         """
         return self.variants[0]
 

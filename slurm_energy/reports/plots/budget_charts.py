@@ -18,7 +18,10 @@ _SIZE: Final = (1040, 300)
 
 
 def budget_chart(history: PowerHistory, zone: tzinfo | None = None, size: tuple[int, int] = _SIZE) -> Chart:
-    """Draw limit, measured, committed and capped power against the time of day.
+    """Draw the power under a budget against the time of day.
+
+    The chart shows four lines from `history`: the limit of the budget, and the measured, the committed
+    and the capped power.
 
     Args:
         history: power in regular intervals.

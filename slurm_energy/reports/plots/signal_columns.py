@@ -14,10 +14,11 @@ from slurm_energy.diagnosis.timeline.window import TimeWindow
 
 
 def columns_of(series: ObservedSeries, window: TimeWindow, count: int) -> array[float]:
-    """Divide the window into `count` equal parts. Return the mean of the known values in each part.
+    """Return the mean of a signal in each column (time interval) of a chart.
 
-    If a part is shorter than the interval of the series, the value of the series at the centre of the part is
-    used. NaN means that no value is known.
+    The time window of the chart is divided into `count` equal columns. Only known values count. If a
+    column is shorter than the interval of the series, the value of the series at the centre of the column
+    is used. NaN means that no value is known.
     """
     width_s = (window.to_s - window.from_s) / count
     known = len(series.values)
@@ -40,9 +41,12 @@ def mean_known(values: Iterable[float]) -> float:
 
 
 def sum_columns(columns: Sequence[Sequence[float]]) -> array[float]:
-    """Return, for each column of a chart, the sum of the known values of all signals in the column.
+    """Return the sum of several signals for each column (time interval) of a chart.
 
-    The sum is NaN if no value is known. Each element of `columns` contains the values of one signal.
+    Unknown values are left out of the sum. The sum is NaN if no value in the column is known.
+
+    Args:
+        columns: for each signal, its values in the columns of the chart.
     """
     sums = array("d")
     for values in zip(*columns, strict=True):
@@ -52,9 +56,12 @@ def sum_columns(columns: Sequence[Sequence[float]]) -> array[float]:
 
 
 def range_columns(columns: Sequence[Sequence[float]]) -> tuple[array[float], array[float], array[float]]:
-    """Return, for each column of a chart, minimum, mean and maximum of the known values of all signals.
+    """Return minimum, mean and maximum of several signals for each column (time interval) of a chart.
 
-    The results are NaN if no value is known. Each element of `columns` contains the values of one signal.
+    Unknown values are left out. The three results are NaN if no value in the column is known.
+
+    Args:
+        columns: for each signal, its values in the columns of the chart.
     """
     low, mean, high = array("d"), array("d"), array("d")
     for values in zip(*columns, strict=True):

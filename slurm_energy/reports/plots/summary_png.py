@@ -1,4 +1,7 @@
-"""PNG chart of the groups in a `senergy experiment`. matplotlib is imported at the first use."""
+"""PNG chart of `senergy experiment`, which compares groups of jobs.
+
+matplotlib is imported at the first use.
+"""
 
 from __future__ import annotations
 

@@ -122,11 +122,12 @@ def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], fl
 
 
 def _gain_lines(result: SweepResult, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return the gain in percent as a function of one factor of a sweep, for each metric.
+    """Return lines for a plot: the gain in percent as a function of one factor of a sweep.
 
-    The result maps each metric to pairs of a value of the factor `name` and the gain at this value. All
-    other factors keep the values of the sweep point with the best EDP. The result is empty if fewer than two
-    of these points have a numeric value of the factor.
+    A factor is a setting that the sweep varies. There is one line for each metric. A line consists of
+    pairs of a value of the factor `name` and the gain at this value. On the line, all other factors keep
+    the values of the sweep point with the best EDP. The result is empty if fewer than two points of the
+    line have a numeric value of the factor.
     """
     best = result.points[result.best["edp"]].point
     others = [pair for pair in best.settings if pair[0] not in (name, "policy")]

@@ -17,10 +17,10 @@ _LONG_ONLY: Final = ("UsagePerShare", "GPUHours")
 
 
 def _account(row: Row) -> str:
-    """Return the name in the column of accounts for a row of the table of fair shares.
+    """Return the name that a row of the page of fair shares shows in the column "Account".
 
-    The name is indented by the level of the account in the tree. A row for a user is indented one level
-    more.
+    The name is indented by the level of the account in the tree of accounts. In a row for a user, the
+    name is indented by one more level.
     """
     return f" {row['account']}" if row.get("user") is not None else str(row["account"])
 

@@ -1,1 +1,4 @@
-"""Reports of `senergy report`: sreport's grammar, rows and layout for energy, emissions and cost."""
+"""Reports of `senergy report`: energy, emissions and cost in the form of Slurm's sreport.
+
+The command line, the rows and the layout of the reports follow sreport.
+"""

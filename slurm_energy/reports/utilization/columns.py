@@ -86,7 +86,10 @@ def parse_tres(text: str) -> tuple[Tres, ...]:
 
 
 class Source(StrEnum):
-    """Kind of content of a report column that does not show a dimension such as account or user."""
+    """Kind of content that a column of `senergy report` shows.
+
+    A column that shows a dimension, such as account or user, has no kind.
+    """
 
     CLUSTER = "cluster"
     PROPER = "proper"

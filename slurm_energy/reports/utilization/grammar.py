@@ -125,7 +125,10 @@ _ONLY_SREPORT_WORDS: Final = {
 
 
 class Interval(StrEnum):
-    """Length of the intervals into which a report divides its window; `ALL`: the window is one interval."""
+    """Length of the intervals into which a report divides its time window.
+
+    `ALL` means that the whole window is one interval.
+    """
 
     ALL = "all"
     HOUR = "hour"
@@ -238,7 +241,7 @@ def _report(type_name: str, word: str) -> ReportKind:
 class _Conditions:
     """Collector of the words on the command line of `senergy report` that follow the report's name.
 
-    The words are conditions on the jobs and options of the report.
+    Each word is either a condition that selects jobs, or an option of the report.
     """
 
     kind: ReportKind

@@ -343,9 +343,9 @@ class _Block:
         ]
 
     def _size_account(self, account: str) -> str | None:
-        """Return the name of the report line in which the jobs of `account` are counted.
+        """Return the name of the account in whose report line the jobs of `account` are counted.
 
-        Each line of the report is named by an account. The result is None if no line counts the jobs.
+        The result is None if no line counts the jobs.
         """
         request = self._request
         wanted = {name.lower() for name in request.accounts}

@@ -1,4 +1,7 @@
-"""Units of `senergy report`: the values of -t and the text of energies, times and percentages."""
+"""Units of `senergy report`, and the text of energies, times and percentages in these units.
+
+The option -t selects the units.
+"""
 
 from __future__ import annotations
 

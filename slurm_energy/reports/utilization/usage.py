@@ -188,7 +188,7 @@ class UsageDocument:
 
     @property
     def clusters(self) -> list[str]:
-        """Names of the clusters with rows, sorted."""
+        """Sorted names of the clusters for which the document contains usage."""
         return sorted({row.cluster for row in self.rows})
 
 

@@ -1,4 +1,7 @@
-"""Policy `aurachronos`: deadlines first, by preemption if necessary; then least energy-delay product."""
+"""Policy `aurachronos`, which ranks jobs with a deadline first, and preempts jobs for them.
+
+All other jobs are ranked by their energy-delay product, the smallest first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Scheduling policy `blend`: energy, fairness, deadlines and age in one weighted sum."""
+"""Scheduling policy `blend`, which ranks jobs by a weighted sum of four factors.
+
+The factors are energy efficiency, fairness, urgency of the deadline, and age.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ _WEIGHTS = {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5}
 def rank(queue: Queue, options: Options) -> Ranking:
     """Rank jobs by the weighted sum of four factors from 0 to 1; the highest sum goes first.
 
-    The sum is S = w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age. The factors are:
+    The sum is w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age. The factors are:
 
-    - F_edp = M / (M + EDP). EDP is that of the job's most efficient shape (choice of resources). M
-      is the median EDP of the queue.
-    - F_fair = 2^(-U/S). U is the user's fraction of the consumed energy. Here, S is the user's
-      fraction of the shares.
-    - F_deadline = T / (T + slack). T is the run time. The factor is 0 without deadline and 1
-      without slack.
+    - F_edp = M / (M + EDP). EDP is the energy-delay product of the job's most efficient shape
+      (choice of resources). M is the median EDP of the queue.
+    - F_fair = 2^(-U/S). U is the user's fraction of the consumed energy. S is the user's fraction
+      of the shares.
+    - F_deadline = T / (T + slack). T is the run time. The slack is the time from the end of the
+      job to its deadline if the job starts now. The factor is 0 without deadline and 1 without slack.
     - F_age = wait / bound on waiting.
 
     Weights: `edp`, `fair`, `deadline`, `age`.

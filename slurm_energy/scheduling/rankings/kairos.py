@@ -30,13 +30,14 @@ _WEIGHTS = {"excess": 1.8, "patience": 8.0}
 def rank(queue: Queue, options: Options) -> Ranking:
     """Order jobs as Zeus does, but let a job wait for a shape with a low energy-delay product (EDP).
 
-    A shape (way to run the job) is good if its EDP is at most 1 + `excess` times the job's lowest EDP over
-    all shapes, free or not. If no good shape is free, the job waits for a good shape. After a wait of
-    `patience` times its shortest run time, the job takes any free shape. A job with a deadline never waits
-    so long for a good shape that it would miss its deadline. Jobs with a deadline go first.
+    A shape is a way to run the job. A shape is good if its EDP is at most 1 + `excess` times the lowest
+    EDP over all shapes of the job, whether free or not. If no good shape is free, the job waits for a
+    good shape. After a wait of `patience` times its shortest run time, the job takes any free shape. A
+    job with a deadline stops waiting for a good shape before it would miss its deadline. Jobs with a
+    deadline go first.
 
-    score = min(P T^2) over the good shapes, where P is power and T run time. The total wait in the queue is
-    limited only by the bound on waiting.
+    score = min(P T^2) over the good shapes, where P is power and T run time. The total wait in the queue
+    is limited only by the bound on waiting.
 
     Weights: `excess`, `patience`.
     """

@@ -110,9 +110,9 @@ class _Placement:
     def place(self, ranking: Ranking) -> Ints:
         """Return the shape (set of resources) that each job gets in this scheduling pass, shape (n,).
 
-        A job without a shape has the value -1. Normally a job gets a shape only if it starts now. A job that
-        must wait for units may also get the shape with which it is planned to start later. This happens if
-        the queue marks this shape as possible.
+        The value is the index of the shape, or -1 for a job without a shape. A job that starts now gets a
+        shape. A job that must wait for units normally gets none. Such a job gets the shape with which it is
+        planned to start later if the queue marks this shape as possible.
 
         Args:
             ranking: order of the jobs. The column `choice` has each job's best shape that may start now.
@@ -140,15 +140,18 @@ class _Placement:
         return choice
 
     def _shape(self, row: int, startable: int, unit_plans: list[UnitPlan]) -> tuple[int, float]:
-        """Choose the shape (way to run) and the planned start of a job.
+        """Choose the shape of a job and its planned start.
 
-        The function returns the row of the shape and the start in seconds. The row is -1 if the job fits
-        nowhere.
+        A shape is a way to run the job: a number of GPUs of one kind of hardware, and a run time.
+
+        Returns:
+            The row of the shape in the table of shapes, and the start in seconds. The row is -1 if the job
+            fits nowhere.
 
         Args:
             row: row of the job in the queue.
-            startable: the job's best shape that may start now; -1 if no shape may start now.
-            unit_plans: plan of each kind of hardware.
+            startable: row of the best shape of this job that may start now; -1 if no shape may start now.
+            unit_plans: for each kind of hardware, the plan of when its units (e.g. GPUs) become free.
         """
         table, now_s = self.queue.alternatives, self.queue.now_s
         shapes = slice(int(table.first[row]), int(table.first[row + 1]))
@@ -175,10 +178,10 @@ class _Placement:
         return (shapes.start + best, float(start_s[best])) if np.isfinite(start_s[best]) else (-1, now_s)
 
     def _max_delay(self) -> float:
-        """Return the largest allowed delay of a job's end, as a ratio.
+        """Return the largest allowed delay of a job's end, as a ratio of two times.
 
-        The ratio is the time from now until the end of the job, divided by the shortest possible such time.
-        It is at least 1.
+        The first time is the time from now until the end of the job. The second is the shortest time in which
+        the job could end if it started now. The ratio is at least 1. It is smaller if more jobs wait.
         """
         pressure = (self.queue.jobs.count - 1) / (len(self.capacity.hardware) + 1)
         return 1.0 + self.weights["delay"] / (1.0 + self.weights["crowd"] * pressure)

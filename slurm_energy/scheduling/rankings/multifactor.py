@@ -14,11 +14,16 @@ _WEIGHTS = {"age": 1000.0, "fairshare": 10_000.0, "jobsize": 1000.0, "partition"
 
 @register("multifactor", weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Slurm's priority/multifactor: weighted sum of age, fair share, job size, partition and QOS.
+    """Rank the queue like Slurm's plugin priority/multifactor.
 
-    priority = sum of weight * factor - nice, factors from 0 to 1; the job with the highest priority goes
-    first. Age grows to 1 in `max_age_s`; fair share is the classic 2^(-U/S) of consumed resources. Weights:
-    `age`, `fairshare`, `jobsize`, `partition`, `qos`. Source: Slurm, multifactor priority plugin.
+    The job with the highest priority goes first. The priority is a weighted sum of five factors from 0 to
+    1:
+
+    priority = sum of weight * factor - nice.
+
+    The weights of the factors are `age`, `fairshare`, `jobsize`, `partition` and `qos`. The age factor
+    grows to 1 in `max_age_s`. The fair-share factor is the classic 2^(-U/S) of consumed resources.
+    Source: Slurm, multifactor priority plugin.
     """
     jobs = queue.jobs
     factors = {

@@ -1,4 +1,7 @@
-"""Campaigns: parallel simulations of a scenario, one per policy and seed, with a cache of results."""
+"""Campaigns, which simulate a scenario many times in parallel.
+
+A campaign runs one simulation for each policy and seed, and stores the results in a cache.
+"""
 
 from __future__ import annotations
 
@@ -218,9 +221,10 @@ def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
 
 
 def _signal_totals(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
-    """Return cost and emissions, computed from the series of `[signals]`.
+    """Return the cost and the emissions of a simulation, computed from the series of `[signals]`.
 
-    A value is None if its series is unknown for a part of the time.
+    The series are the price and the carbon intensity. A value is None if its series is unknown for a part
+    of the time.
     """
     feed = signal_feed(scenario.signals, str(scenario.path), scenario.beside)
     totals: dict[str, Any] = {}
@@ -351,9 +355,11 @@ def _run_missing(
     policy_file: Path | None,
     progress: Callable[[int, int], None],
 ) -> list[RunResult]:
-    """Return the results of all simulations of a campaign, in the order of the entries.
+    """Run the simulations of a campaign that have no stored result, and return all results.
 
-    A result in the cache is used. Only simulations without a stored result are run.
+    An entry describes one simulation: the scenario, the task (policy and seed), and the cache in which
+    the result is stored. The results are in the order of the entries. A result in the cache is used
+    without a new simulation.
     """
     results = [cache.recall(task) for _, task, cache in entries]
     missing = [index for index, result in enumerate(results) if result is None]

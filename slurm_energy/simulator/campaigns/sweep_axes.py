@@ -117,9 +117,9 @@ def _value(text: str) -> Any:
 
 
 def _expanded(name: str, item: Any) -> Sequence[Any]:
-    """Return the values of one entry of an axis of a sweep.
+    """Return the values that one entry in the list of a swept parameter stands for.
 
-    A range BEGIN:END:STEP has several values. Any other entry is itself the only value.
+    An entry BEGIN:END:STEP is a range and stands for several values. Any other entry stands for itself.
     """
     match = _RANGE.fullmatch(item) if isinstance(item, str) else None
     if match is None:

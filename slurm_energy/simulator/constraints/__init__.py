@@ -1,1 +1,4 @@
-"""Constraints in a simulation: memory, licenses, partitions, QOS and reservations."""
+"""Constraints on the start of jobs in a simulation.
+
+The constraints are memory, licenses, and the limits of partitions, QOS and reservations.
+"""

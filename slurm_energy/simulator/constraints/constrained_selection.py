@@ -1,4 +1,7 @@
-"""Selection of jobs and their nodes under constraints: memory, licenses, partitions, QOS, reservations."""
+"""Selection of the jobs that start in a simulation with constraints, and of their nodes.
+
+Constraints are memory, licenses, and the limits of partitions, QOS and reservations.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ from slurm_energy.simulator.workloads.workload import Workload
 class ConstrainedSelection:
     """Selection of the jobs that may start now. Nodes are selected for each of these jobs.
 
-    A job gets nodes of its partition and of its reservation that have enough free units and memory. No other
-    reservation may claim these nodes before the job's time limit. A job waits without delaying other jobs if
-    its partition or QOS is at a limit, or if its reservation is not open.
+    A unit is a GPU, a core or a node. A job gets nodes of its partition and of its reservation that have
+    enough free units and memory. No other reservation may claim these nodes before the job's time limit.
+    A job waits without delaying other jobs in two cases: its partition or QOS is at a limit, or its
+    reservation is not open.
 
     Args:
         work: all jobs; those without a time limit have the default limit.
@@ -36,8 +40,8 @@ class ConstrainedSelection:
         runs: the running jobs.
         events: event queue, which provides the simulated time.
         demand: resources that jobs need, and resources that are free, including power.
-        may_boot: whether nodes may be off. If so, the expected duration of each job includes the time of a
-            boot.
+        may_boot: whether nodes may be off. If so, the expected duration of each job includes the time of
+            a boot.
     """
 
     def __init__(
@@ -113,8 +117,7 @@ class ConstrainedSelection:
     def place_now(self, job: int, shape: int, victims: Collection[int] = ()) -> Allocation | None:
         """Return the units that a job gets if it starts now. Return None if the job cannot start.
 
-        The function is called between two scheduling passes, in which the scheduler examines the whole
-        queue.
+        A scheduling pass examines the whole queue. This function serves starts between two passes.
 
         Args:
             job: row of the job in the workload.
@@ -290,14 +293,15 @@ def constrained_selection(
 ) -> ConstrainedSelection | None:
     """Create the object that selects jobs under constraints, for example reservations and licenses.
 
-    Return None if only the number of units and the power restrict the jobs.
+    Return None if there are no such constraints. Then only the number of free units (GPUs, cores or
+    nodes) and the power restrict the jobs.
 
     `has_budget` states whether a power budget applies. The other arguments are those of
     `ConstrainedSelection`.
 
     Raises:
-        UsageError: the scenario combines a budget, nodes that are switched off, and constraints that choose
-            the nodes of jobs. This combination is not supported.
+        UsageError: the scenario combines a budget, nodes that are switched off, and constraints that
+            choose the nodes of jobs. This combination is not supported.
     """
     if not needs_constraints(work, cluster.kinds, settings.constraints):
         return None

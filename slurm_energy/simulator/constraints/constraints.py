@@ -83,9 +83,9 @@ class NodeReservation:
     every_s: float = 0.0
 
     def windows(self, now_s: float) -> Iterator[tuple[float, float]]:
-        """Yield begin and end of each window that ends after `now_s`, in order.
+        """Yield begin and end of each time in which the nodes are reserved, in order.
 
-        If windows recur, the sequence is endless.
+        Only times that end after `now_s` are yielded. If the reservation recurs, the sequence is endless.
         """
         if not self.every_s:
             if self.begin_s + self.length_s > now_s:

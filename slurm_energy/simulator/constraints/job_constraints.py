@@ -53,16 +53,19 @@ def with_default_limits(work: Workload, constraints: Constraints) -> Workload:
 class JobConstraints:
     """Constraints that apply to each job of a workload.
 
+    Units are what jobs allocate on a node: GPUs, cores or whole nodes.
+
     Args:
         work: workload with all jobs.
         kinds: kinds of nodes.
         constraints: constraints of the cluster.
 
     Attributes:
-        reservations: the reservations. Each has a mask of its nodes, shape (nodes,).
-        total_licenses: number of licenses of the cluster by kind of license, shape (l,).
-        memory_gib: memory by node, shape (nodes,); infinity means unlimited.
-        total_units: units by node, shape (nodes,).
+        reservations: the reservations, each with a mask of its nodes. A mask is an array of shape
+            (nodes,).
+        total_licenses: number of licenses of the cluster by kind of license, array of shape (l,).
+        memory_gib: memory in GiB by node, array of shape (nodes,); infinity means unlimited.
+        total_units: number of units by node, array of shape (nodes,).
     """
 
     def __init__(self, work: Workload, kinds: Sequence[NodeKind], constraints: Constraints) -> None:

@@ -157,9 +157,9 @@ class DeferralControl:
         """Return the table of jobs from which the deferral policy plans the starts of deferrable jobs.
 
         Args:
-            rows: indices of the jobs of the table in the workload.
-            urgent: number of jobs at the beginning of `rows` that are already pending. These jobs cannot be
-                deferred.
+            rows: indices in the workload of the jobs that the table contains.
+            urgent: number of jobs at the beginning of `rows` that cannot be deferred, because they are
+                already pending.
             others: held jobs that are not in the table and keep their planned start. Their resources are
                 subtracted from the capacity.
         """
@@ -235,7 +235,15 @@ class DeferralControl:
         )
 
     def _arrivals(self, step_s: float, slots: int) -> ArrivalDemand:
-        """Return the expected demand of jobs that have not arrived yet, by kind of nodes and by slot."""
+        """Return the demand that is expected from jobs that have not arrived yet.
+
+        The demand is given by kind of nodes and by time slot. It is extrapolated from the jobs that arrived
+        recently.
+
+        Args:
+            step_s: length of a slot in seconds.
+            slots: number of slots.
+        """
         work, now_s = self._workload, self._events.now_s
         first = int(np.searchsorted(work.submit_s, now_s - _HISTORY_S))
         first = max(first, self._arrived - _MAX_ARRIVALS)

@@ -168,7 +168,10 @@ def mark_jobs(work: Workload, section: DeferralSection, seed: int) -> Workload:
 
 
 def signal_feed(section: SignalsSection, location: str, beside: Callable[[str], Path]) -> SignalFeed | None:
-    """Return the scenario's signals on the simulated clock. Return None if the scenario names no signal file.
+    """Return the scenario's signals, such as price and carbon intensity, in simulated time.
+
+    The times in the files are shifted so that they are seconds of the simulated clock. The result is None
+    if the scenario names no signal file.
 
     Args:
         section: the section `[signals]`.

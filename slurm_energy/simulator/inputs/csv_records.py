@@ -66,9 +66,10 @@ def records(
 def _lines_of_record(
     used: list[tuple[int, str]], waiting: deque[tuple[int, str]], lines: Iterator[tuple[int, str]]
 ) -> Iterator[str]:
-    """Yield the lines of a record in a CSV file, beginning with the line in `used`.
+    """Yield the lines that belong to one record of a CSV file.
 
-    The caller reads as many lines as the record needs. Each further line is appended to `used`.
+    A record may extend over several lines. The first line is in `used`. The caller reads as many lines as
+    the record needs. Each further line that the caller reads is appended to `used`.
     """
     yield used[0][1] + "\n"
     while len(used) < _MAX_LINES:

@@ -31,10 +31,10 @@ def line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
 
 
 def _of_acct(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a job of `senergy acct --json` with the keys of `senergy job --json`.
+    """Convert a job of `senergy acct --json` to the form of a job of `senergy job --json`.
 
-    In the given job, the keys of Slurm hold times and names, and the key `energy` holds the measured values.
-    A job without the key `energy` is returned unchanged.
+    In the given job, the keys of Slurm hold times and names, and the key `energy` holds the measured
+    values. A job without the key `energy` is returned unchanged.
     """
     if "energy" not in job:
         return job

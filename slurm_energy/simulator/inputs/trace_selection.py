@@ -65,11 +65,11 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
 
 @dataclass(slots=True)
 class _Selection:
-    """The jobs of a trace file that the settings of a scenario's section `[trace]` select.
+    """Jobs of a trace file, as selected by the settings in the section `[trace]` of a scenario.
 
-    The methods apply one setting after another. `rows` holds the jobs that are still selected. `counts`
-    holds, for each setting, the number of jobs that the setting removed, or whose values it limited to the
-    permitted range.
+    Each method applies one setting. A setting may remove jobs, or limit values of jobs to a permitted
+    range. `rows` holds the jobs that have not been removed. `counts` holds, for each setting, the number
+    of jobs that the setting removed or changed.
     """
 
     rows: WorkloadRows
@@ -118,10 +118,10 @@ class _Selection:
 
 
 def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
-    """Return a mask that selects all rows of the jobs of which `kept` selects every row.
+    """Return a mask that selects all rows of the completely kept jobs.
 
-    A job can have several rows in the workload. A job of which `kept` selects only some rows is left out
-    completely.
+    A job can have several rows in the workload. A job is completely kept if `kept` selects each of its
+    rows. If `kept` selects only some rows of a job, the mask selects none of them.
     """
     heads = rows.heads()
     whole = np.logical_and.reduceat(kept, heads)
@@ -130,10 +130,11 @@ def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
 
 
 def _matching(name: str, patterns: Sequence[str], texts: Sequence[str]) -> Bools:
-    """Return which texts of a column match the patterns, as a mask.
+    """Return a mask of the texts that match the patterns for a column of the trace.
 
-    A text matches if it matches any pattern without a leading `!` and no pattern with a leading `!`. If all
-    patterns have a leading `!`, the first condition does not apply.
+    A pattern with a leading `!` excludes all texts that match the rest of the pattern. Any other pattern
+    includes the texts that match it. A text is in the result if at least one pattern includes it and none
+    excludes it. If no pattern includes texts, all texts that are not excluded are in the result.
     """
     if not any(texts):
         raise UsageError(f"[trace] {name}", "the workload file has no such column")
@@ -170,10 +171,12 @@ def _instant(name: str, text: str, begin_s: float) -> float:
 
 
 def _clipped(rows: WorkloadRows, column: str, values: Floats) -> WorkloadRows:
-    """Return the workload rows with other job sizes or run times. The power per unit stays the same.
+    """Return a copy of the workload in which the jobs have other sizes or other run times.
+
+    If the sizes change, the power of each job changes in proportion.
 
     Args:
-        rows: rows of the workload.
+        rows: the workload, one row per job.
         column: column to replace: `time_s` for run times, otherwise job sizes.
         values: new values of the column.
     """

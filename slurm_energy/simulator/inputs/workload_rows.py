@@ -135,12 +135,15 @@ Line = tuple[int, Mapping[str, Any]]
 
 
 def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Workload:
-    """Build the workload from usable rows. Times are shifted so that the first submission is at 0.
+    """Build the workload of the simulator from usable rows of workload files.
+
+    Each row describes a job. Times are shifted so that the first submission is at 0.
 
     Args:
         rows: at least one row, each of them usable.
         kinds: names of the kinds of nodes. A row without a kind belongs to the first kind.
-        watts_per_unit: power of a job per unit in watts if the file contains no power.
+        watts_per_unit: power of a job per unit (GPU, core or node) in watts if the file contains no
+            power.
     """
     head = rows.heads()
     jobs: list[int] = head.tolist()

@@ -165,7 +165,10 @@ def _place(
     placed: int,
     waiting: int,
 ) -> tuple[int, int]:
-    """Plan the start of a job. Return the new numbers of placed jobs and of waiting jobs.
+    """Plan the start of a job.
+
+    Return the new numbers of jobs in the plan and of jobs that the plan starts later, as the arguments
+    `placed` and `waiting` count them.
 
     Args:
         policy: parameters of the scheduling policy.
@@ -174,9 +177,9 @@ def _place(
         now_s: current time in seconds.
         job: row of the job in `jobs`.
         is_aged: whether the job has waited longer than the bound on waiting.
-        max_delay: largest allowed time until the end of the job, divided by the shortest possible time until
-            this end.
-        placed: number of jobs in `StartPlan.placed`.
+        max_delay: largest allowed time until the end of the job, divided by the shortest possible time
+            until this end.
+        placed: number of jobs in `StartPlan.placed`, which may start now or wait for units.
         waiting: number of jobs that are planned to start later.
     """
     plan = state.plan

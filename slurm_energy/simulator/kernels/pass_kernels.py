@@ -73,9 +73,10 @@ def run_pass(
 def _moment(
     policy: PolicyRules, jobs: JobColumns, key_order: Floats, state: SimulationColumns, now_s: float
 ) -> Moment:
-    """Return the values at the current time that the scores of all pending jobs need.
+    """Return the values at the current time on which the scores of all pending jobs depend.
 
-    Examples are the current time, the usage of the users and the free units.
+    Examples are the current time, the usage of the users, and the numbers of free units (GPUs, cores or
+    nodes).
     """
     users, best_usage = state.users, 0.0
     if len(users.share) > 0:
@@ -113,11 +114,16 @@ def _start_placed(
 
 @compiled
 def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) -> HeadReservation:
-    """Return the updated reservation of the first waiting job when another job starts before it.
+    """Return the reservation of the first waiting job after another job has started before it.
 
-    The other job uses the resources `shape` and is expected to end at `end_s`. The reservation has spare
-    units, which the first waiting job does not need. If the other job may still run at the reserved start,
-    its units are subtracted from the spare units.
+    The reservation has a start time and a number of spare units, which the first waiting job does not
+    need. If the other job may still run at this start time, it uses up spare units.
+
+    Args:
+        jobs: columns of all jobs.
+        held: the reservation so far.
+        shape: row of the resources that the other job uses.
+        end_s: expected end of the other job.
     """
     if jobs.need[shape, KIND] != held.kind or end_s <= held.start_s:
         return held
@@ -188,11 +194,11 @@ def _median(
     free: Ints,
     now_s: float,
 ) -> float:
-    """Return the median, over the pending jobs, of each job's lowest energy-delay product.
+    """Return the median of the lowest energy-delay products of the pending jobs.
 
-    The lowest product of a job is that of its best shape (possible choice of resources). Under the
-    scheduling discipline `packing`, only shapes that fit into the units `free` count. For a job that has
-    waited longer than the bound on waiting, all shapes count.
+    The lowest energy-delay product of a job is that of its best shape (possible choice of resources).
+    Under the scheduling discipline `packing`, only shapes that fit into the free units (argument `free`)
+    are considered. For a job that has waited longer than the bound on waiting, all shapes are considered.
     """
     pending, count = state.pending, state.pending.tally[0]
     if policy.discipline == PACKING:

@@ -60,23 +60,24 @@ _DEPTH: Final = 64
 
 
 class PendingJobs(NamedTuple):
-    """Search tree of the pending jobs among n jobs; the tree has l leaves.
+    """Search tree in which compiled code finds the best pending job without examining all jobs.
 
-    Each leaf is a block of 8 neighbouring jobs. Each node of the tree has c columns of lowest values.
-    KEY_RANK and PLACE are columns of `JobColumns`.
+    The tree has l leaves. Each leaf is a block of 8 neighbouring jobs of the n jobs in `JobColumns`. Each
+    node of the tree has c columns. A column holds the lowest value of one property over the pending jobs
+    below the node. KEY_RANK and PLACE are columns of `JobColumns`.
 
     Attributes:
-        nodes: lowest values over the pending jobs below each tree node, shape (2 l, c). The root is node 1;
-            nodes 2 i and 2 i + 1 are the children of node i.
+        nodes: lowest values over the pending jobs below each tree node, shape (2 l, c). The root is node
+            1; nodes 2 i and 2 i + 1 are the children of node i.
         rows: values of each job, valid while the job is pending, shape (l * 8, c).
         traits: for each tree node, three properties of the jobs below it: the kind of cluster nodes, the
-            user, and whether there is a deadline. -1 means that the jobs differ in this property. Shape (2
-            l, 3).
+            user, and whether there is a deadline. -1 means that the jobs differ in this property. Shape
+            (2 l, 3).
         is_pending: whether each job is pending, shape (l * 8,).
         jobs, position: the pending jobs in any order, and the index of each job in this list, shape (n,).
         tally: number of pending jobs, and number of jobs in `urgent`, shape (2,).
-        urgent: pending jobs with a deadline, in the order in which they became pending, shape (n,). Empty if
-            the policy does not preempt.
+        urgent: pending jobs with a deadline, in the order in which they became pending, shape (n,). Empty
+            if the policy does not preempt.
         keys: set of the KEY_RANK values of pending jobs, for medians. Empty for policies that need no
             median.
         in_order: set of the rows of pending jobs, for the policy `metis`. Empty for other policies.
@@ -236,7 +237,10 @@ def _leave_urgent(pending: PendingJobs, job: int) -> None:
 
 @compiled
 def _fill(policy: PolicyRules, jobs: JobColumns, job: int, row: Floats) -> None:
-    """Compute the entries of the search tree for a job that becomes pending, and write them to `row`."""
+    """Compute the values of a newly pending job for the search tree, and write them to `row`.
+
+    The search tree of the pending jobs finds the best job that fits without examining all jobs.
+    """
     code, packing = policy.code, policy.discipline == PACKING
     urgent = jobs.whole[job, URGENT] == 1
     by_slack = urgent and code in (CHRONOS, AURACHRONOS)
@@ -278,16 +282,17 @@ def width_of(units: int) -> int:
 
 @compiled
 def may_start(pending: PendingJobs, free: Ints) -> bool:
-    """Return whether any pending job may fit in the free units of one kind of nodes.
+    """Return whether the smallest pending job may fit in the free units of one kind of nodes.
 
-    Only the smallest shape (number of units) of all pending jobs is compared.
+    A unit is a GPU, a core or a node. If the result is False, no pending job fits. A job counts with the
+    smallest number of units with which it could run.
     """
     return bool(pending.nodes[1, NODE_SIZE] <= most_free(free))
 
 
 @compiled
 def most_free(free: Ints) -> int:
-    """Return the number of free units of the kind of nodes that has most free units."""
+    """Return how many units are free on the kind of nodes that has the most free units."""
     most = 0
     for kind in range(len(free)):
         most = max(most, free[kind])

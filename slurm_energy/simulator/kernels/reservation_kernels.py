@@ -1,8 +1,9 @@
 """Compiled scheduling pass that reserves future resources for several waiting jobs.
 
-Two disciplines use this pass. Conservative backfill reserves for every job that cannot start. Packing
-reserves only for jobs that have waited too long (aged jobs). The free units over time are a step function as
-in `scheduling.availability`.
+A scheduling pass decides once which pending jobs start. Two disciplines use this pass. Conservative
+backfill reserves for every job that cannot start. Packing reserves only for jobs that have waited too
+long (aged jobs). The free units (GPUs, cores or nodes) over time are a step function as in
+`scheduling.availability`.
 """
 
 from __future__ import annotations
@@ -156,9 +157,10 @@ def _take(
 
 @compiled_with_memory
 def _split(times: Floats, free: Ints, size: int, time_s: float) -> tuple[int, int]:
-    """Insert an entry at `time_s` into a table of free units over time, unless an entry exists there.
+    """Insert an entry at `time_s` into a table of the free units over time.
 
-    The number of free units is a step function of time. It does not change by the new entry.
+    The number of free units is a step function of time. The new entry repeats the number that holds at
+    this time. Nothing is inserted if the table already has an entry at `time_s`.
 
     Return the number of entries, and the index of the entry at `time_s`.
     """

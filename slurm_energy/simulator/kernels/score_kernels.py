@@ -82,8 +82,9 @@ class Moment(NamedTuple):
 def rank(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment) -> tuple[float, float, int]:
     """Return the tier, the score and the chosen shape of a pending job.
 
-    A shape is a way to run the job, with a number and kind of GPUs. Jobs are ordered by tier, then by score;
-    lower values come first. The tier is `NEVER` if no shape can be chosen now.
+    A shape is a way to run the job, with a number and kind of GPUs. A tier is a class of jobs: aged,
+    urgent or normal. Jobs are ordered by tier, then by score; lower values come first. The tier is
+    `NEVER` if no shape can be chosen now.
     """
     wait_s = max(0.0, now.now_s - jobs.real[job, SUBMIT_S])
     aged = wait_s >= policy.wait_bound_s
@@ -150,12 +151,11 @@ def lowest_score(
 
     Args:
         policy: parameters of the scheduling policy.
-        now: quantities other than the job on which the score depends, see `Moment`.
-        value: sort value (KEY) of the job, or the lowest one of the jobs.
+        now: quantities on which the score depends but which are equal for all jobs, see `Moment`.
+        value: value by which the policy sorts jobs (KEY), or the lowest value of the jobs.
         wait_s: seconds for which the job has waited, or the longest wait of the jobs.
         usage: usage factor of the job's user, or the usage factor that makes scores lowest.
-        urgent: whether any of the jobs may have a deadline. Only the bound for `blend` depends on this
-            argument.
+        urgent: whether any of the jobs may have a deadline. Only the policy `blend` uses this argument.
     """
     code = policy.code
     if code in (ZEUS, AURACHRONOS):
@@ -265,13 +265,13 @@ def least_edp(jobs: JobColumns, job: int, free: Ints) -> float:
 def _in_time(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, packing: bool
 ) -> tuple[float, int]:
-    """Return the score of a job and the shape (way to run the job) that gives this score.
+    """Return the score of a job and the shape that gives this score.
 
-    Under `aurachronos`, the function is used only for jobs with a deadline. Under `kairos`, it is used for
-    all jobs.
+    A shape is a possible way to run the job. The scheduling policy `aurachronos` uses this function only
+    for jobs with a deadline. The scheduling policy `kairos` uses it for all jobs.
 
-    Shapes in which the job misses its deadline are skipped. If the job misses its deadline in all shapes, no
-    shape is skipped.
+    Shapes in which the job would miss its deadline are skipped. If the job would miss its deadline in
+    every shape, no shape is skipped.
     """
     first, last, left = jobs.whole[job, FIRST], jobs.whole[job, LAST], jobs.real[job, LEFT]
     left_s = jobs.real[job, DEADLINE_S] - now.now_s
@@ -333,18 +333,19 @@ def expected_s(jobs: JobColumns, job: int, shape: int) -> float:
 def user_factors(
     policy: PolicyRules, unit_s: Floats, joules: Floats, share: Floats, factors: Floats
 ) -> float:
-    """Compute the usage factor of each user and store it in `factors`.
+    """Compute from each user's past usage a factor for the scores of the user's jobs.
 
-    Users with much past usage get a factor that makes the scores of their jobs worse. Return the factor that
-    makes scores lowest.
+    Jobs with a lower score start earlier. Users with much past usage get a factor that makes the scores
+    of their jobs worse. The factors are stored in `factors`. The function returns the factor of the user
+    whose jobs get the best scores.
 
     Args:
         policy: parameters of the scheduling policy.
-        unit_s: past use of units (such as GPUs) by each user in unit seconds, with older use counting less,
-            shape (u,).
+        unit_s: past use of units (such as GPUs) by each user in unit seconds, with older use counting
+            less, shape (u,).
         joules: past energy use of each user, with older use counting less, shape (u,).
-        share: fair share of each user, shape (u,). For `hades` and `themis` the share is divided by the mean
-            share, for other policies by the sum of shares.
+        share: fair share of each user, shape (u,). For `hades` and `themis` the share is divided by the
+            mean share, for other policies by the sum of shares.
         factors: array to which the usage factors are written, shape (u,).
     """
     code = policy.code

@@ -1,8 +1,8 @@
 """Compiled plan of the starts of pending jobs, equal in results to `scheduling.lookahead`.
 
-For each kind of nodes, the plan stores steps. A step is a number of units that become free at the same time.
-The time and memory that a plan needs therefore grow with the number of running jobs, not with the number of
-units.
+Units are what jobs allocate on a node, such as GPUs. For each kind of nodes, the plan stores steps. A
+step is a number of units that become free at the same time. The time and memory that a plan needs
+therefore grow with the number of running jobs, not with the number of units.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free:
 
 @compiled
 def _append(plan: StartPlan, kind: int, time_s: float, units: int) -> None:
-    """Add a time to the plan at which `units` further units of a kind of nodes become free.
+    """Add to the plan that `units` more units (such as GPUs) become free at a time.
 
-    `time_s` must not be before the last time in the plan.
+    The units belong to nodes of one kind. `time_s` must not be before the last time in the plan.
     """
     size = plan.tally[kind, _STEPS]
     if size > 0 and plan.step_s[kind, size - 1] == time_s:
@@ -155,9 +155,10 @@ def _append(plan: StartPlan, kind: int, time_s: float, units: int) -> None:
 
 @compiled
 def earliest_start_s(plan: StartPlan, kind: int, units: int, time_s: float, now_s: float) -> float:
-    """Return the earliest start in seconds of a job that needs units for `time_s` seconds.
+    """Return the earliest start in seconds of a job, given the planned starts of other jobs.
 
-    Return infinity if the cluster does not have enough units.
+    The job needs `units` units (such as GPUs) of a kind of nodes for `time_s` seconds. The result is
+    infinity if the cluster does not have enough units.
     """
     start_s, index, total = np.inf, 0, 0
     while index < plan.tally[kind, _STEPS]:

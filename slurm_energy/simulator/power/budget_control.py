@@ -1,9 +1,9 @@
 """Control of a power budget in the simulator: power limits of the running jobs.
 
-The limits are computed by the functions that senergyctld uses. Every control cycle distributes the budget
-among the jobs that draw power. Lower limits take effect one control period after the decision, because
-agents need this time to apply and confirm them. Limits are raised only as far as the limits in force leave
-power free.
+The limits are computed by the functions that senergyctld uses. Every control cycle distributes the
+budget among the jobs that draw power. Lower limits take effect one control period after the decision,
+because agents need this time to apply and confirm them. Until then, the old limits still count
+against the budget. Other limits are raised only as far as the budget has power left.
 """
 
 from __future__ import annotations
@@ -255,7 +255,10 @@ class BudgetControl:
         return 2 * self._rules.period_s if self._rules.announced else 0.0
 
     def _plan_step(self, after_s: float) -> None:
-        """Schedule the control cycle that prepares for the first step of the budget after `after_s`."""
+        """Schedule the control cycle that prepares for the first change of the budget after `after_s`.
+
+        Nothing is scheduled if changes of the budget are not known in advance.
+        """
         lead_s = self._lead_s()
         if lead_s:
             step_s = self._budget.after(after_s)
@@ -269,12 +272,12 @@ class BudgetControl:
     def _cycle(self, due_s: float | None) -> None:
         """Run one control cycle of a power budget.
 
-        The cycle first applies the reduced power limits that are due. It then distributes the budget again
-        and changes the limits of jobs.
+        The cycle first applies the reductions of power limits whose time has come. The cycle then distributes
+        the budget again and changes the power limits of jobs.
 
         Args:
-            due_s: time in seconds for which the cycle was requested. None means that the cycle prepares for
-                a step of the budget.
+            due_s: time in seconds for which the cycle was requested. None means that the cycle was planned
+                ahead of a coming change of the budget.
         """
         if due_s is not None:
             if due_s != self._due_s:

@@ -58,9 +58,10 @@ class BudgetOutlook:
         self._reducible_watts: float | None = None
 
     def forget(self) -> None:
-        """Discard the stored sum of the watts by which limits can lower the power of running jobs.
+        """Discard the cached power by which the running jobs can still be slowed down.
 
-        Call this method when the set of running jobs has changed.
+        This power is the sum, over all running jobs, of the watts by which power limits can lower the power
+        of a job. Call this method when the set of running jobs has changed. The sum is then computed again.
         """
         self._reducible_watts = None
 

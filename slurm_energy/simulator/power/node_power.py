@@ -207,7 +207,7 @@ class NodePower:
         self._steps = None
 
     def released(self, allocation: Allocation) -> None:
-        """Schedule the shutdown of nodes that a job has released."""
+        """React to the end of a job: schedule the shutdown of its nodes if they are idle now."""
         for node, _ in allocation:
             self._idle(node)
 

@@ -116,15 +116,18 @@ class NodeTimeline:
         return self._rows[0]
 
     def _begin_row(self, time_s: float) -> None:
-        """Append a row that begins at `time_s`, unless the last row begins at this time."""
+        """Append a row to the table of free resources over time.
+
+        The row is valid from `time_s` on. It is not appended if the last row already begins at this time.
+        """
         if self._times[-1] < time_s:
             self._times.append(time_s)
             self._rows.append(self._rows[-1].copy())
 
     def place(self, request: UnitRequest, start_s: float) -> Allocation | None:
-        """Return an allocation of units for a job that would start at `start_s`.
+        """Return an allocation of nodes and units for a job that would start at `start_s`.
 
-        Return None if the job cannot start at this time.
+        A unit is a GPU, a core or a node. Return None if the job cannot start at this time.
         """
         first = bisect_right(self._times, start_s) - 1
         last = max(first + 1, bisect_left(self._times, start_s + request.length_s))

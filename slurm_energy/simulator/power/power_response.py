@@ -1,10 +1,14 @@
 """Response of simulated jobs to power limits.
 
-The response of a job consists of its run time and power at each possible limit of one unit. The first
-available source determines the response. The first source is the job's measured points
-(`Workload.cap_points`). The second is a set of shapes (possible resources) of the job that differ only by
-their power caps. The third is the model of `oracle.history.cap_response`. The model is used only if the
-units of the job's nodes have a power limit. A job without any source runs at full power or not at all.
+The response of a job contains its run time and its power at several power limits. A limit applies to
+one unit of the hardware, such as a GPU. The first available source determines the response:
+
+1. The measured points of the job (`Workload.cap_points`).
+2. A set of shapes (possible resources) of the job that differ only by their power caps.
+3. The model of `oracle.history.cap_response`. The model is used only if the units of the job's
+   nodes have a power limit.
+
+A job without any source runs at full power or not at all.
 """
 
 from __future__ import annotations
@@ -28,9 +32,9 @@ _ROUNDING = 1e-12
 
 
 class PowerResponse(NamedTuple):
-    """Run time and power of a job at the power limits of one unit; columns have shape (LEVELS,).
+    """Run time and power of a job at several power limits of the units that it uses, such as GPUs.
 
-    The limits are ascending.
+    Each column has one value per limit, shape (LEVELS,). The limits are ascending.
 
     Attributes:
         level_watts: power limits per unit. The last one does not limit the job.

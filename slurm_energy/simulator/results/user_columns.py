@@ -19,10 +19,12 @@ _LN2: Final = math.log(2)
 class UserColumns(NamedTuple):
     """Usage of u users, as in `RunningJobs`. There are no users if the policy ignores usage.
 
+    A unit is a GPU, a core or a node.
+
     Attributes:
         share: fair share of each user, scaled for the policy, shape (u,).
         units, watts: units and power of the user's running jobs, shape (u,).
-        unit_s, joules: decayed unit seconds and decayed energy of each user, shape (u,).
+        unit_s, joules: decayed usage of each user: units times seconds, and energy. Shape (u,).
         factor: factor by which each user's usage enters scores, shape (u,).
         settled_s: time up to which usage is counted, in seconds, shape (1,).
         half_life_s: half life of usage, shape (1,).
@@ -65,8 +67,8 @@ def settle(users: UserColumns, now_s: float) -> None:
 def hold(users: UserColumns, user: int, units: int, watts: float) -> None:
     """Add the units and the power of a starting job to the present totals of the job's user.
 
-    For a job that ends, pass negative values. Call `settle` first: it adds the consumption of the user at
-    the old totals to the user's past usage.
+    For a job that ends, pass negative values. Call `settle` before. That function adds what the user has
+    consumed with the old totals to the user's past usage.
     """
     if len(users.share) > 0:
         users.units[user] += units

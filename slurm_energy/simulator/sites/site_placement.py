@@ -59,16 +59,16 @@ def plan_jobs(
     known_s: float,
     start_unix_s: float,
 ) -> SitePlan:
-    """Choose a site for every job of a workload, in order of submission.
+    """Choose a site (cluster at one location) for every job of a workload, in order of submission.
 
     Args:
         work: the jobs. A job has shapes (numbers of GPUs) on the nodes of each site at which it can run.
-        sites: the m sites, whose signals are in Unix time.
+        sites: the m sites, each with its signals (electricity price and carbon intensity) in Unix time.
         nodes: nodes of each site.
         home: index of the home site of each job.
         data_bytes: size of the data of each job.
         options: settings for the choice of a site.
-        known_s: seconds for which signals are known ahead.
+        known_s: seconds. At each time, the signals of the next `known_s` seconds are known.
         start_unix_s: Unix time of the start of the simulation.
     """
     loads = [ExpectedLoad(one.units, start_unix_s) for one in nodes]

@@ -84,9 +84,10 @@ def simulate_sites(
 
 
 def _homes(scenario: Scenario, count: int, seed: int) -> tuple[np.ndarray, Floats]:
-    """Return two random values for each job of a simulation of several sites.
+    """Draw where the jobs of a simulation of several sites have their data.
 
-    The values are the home site of the job, and the size of its data in bytes.
+    Two random values are returned for each job. The first is the index of its home, the site at which its
+    data are. The second is the size of the data in bytes.
     """
     shares = np.array([site.share for site in scenario.sites.values()])
     if not shares.sum() > 0:

@@ -1,4 +1,8 @@
-"""Totals of a simulation of several sites: cost, emissions and transfers, overall and by site."""
+"""Totals of a simulation of several sites.
+
+The totals are costs, emissions and transfers of data. They are computed for each site and for all
+sites together.
+"""
 
 from __future__ import annotations
 

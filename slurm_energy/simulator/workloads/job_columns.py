@@ -247,9 +247,15 @@ def _ranks(*keys: np.ndarray) -> Ints:
 def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
     """Return the order in which the scheduling policy ranks the jobs.
 
-    The jobs are sorted by these criteria, the most important first: whether they have a deadline, the size
-    of the chosen shape (way to run the job), the user, and the column KEY, which contains the value of the
-    policy. Under the policy `metis`, the jobs are sorted by slack, then by energy-delay product.
+    The jobs are sorted by several criteria, the most important first:
+
+    - whether they have a deadline;
+    - the size of the chosen shape (way to run the job);
+    - the user;
+    - the column KEY, the value by which the policy sorts jobs.
+
+    Under the policy `metis`, the jobs are sorted by slack (time that a job can still wait), then by
+    energy-delay product.
     """
     if policy.code == METIS:
         ranks, urgent = jobs.whole[:, ID_RANK], jobs.whole[:, URGENT]

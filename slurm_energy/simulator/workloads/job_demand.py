@@ -117,7 +117,10 @@ class JobDemand:
         return self._control.outlook.keeps_floors(job, shape, candidate.limit_s, wake)
 
     def free(self) -> Floats:
-        """Return the vector of free resources."""
+        """Return the free resources as a vector.
+
+        The vector contains the free units of each kind of nodes and, as last element, the free watts.
+        """
         watts = math.inf if self._control is None else self._control.headroom_watts()
         return np.append(self._cluster.free, watts)
 
@@ -128,7 +131,7 @@ class JobDemand:
     def _job_watts(self, shapes: Sequence[int]) -> Sequence[float]:
         """Return the watts that a job adds to the power of its running nodes, for each given shape.
 
-        A shape is a way to run the job, with a number and kind of units.
+        A shape is a way to run the job: a number and kind of GPUs, cores or whole nodes.
         """
         if self._control is None:
             return [self._runs.extra_watts(shape) for shape in shapes]

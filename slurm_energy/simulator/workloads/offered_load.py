@@ -1,14 +1,18 @@
-"""Offered load of a workload, and scaling of its arrivals to another load.
+"""Offered load of a workload, and scaling of the workload's arrivals to another load.
 
-The offered load is the utilisation that the arriving work causes in the cluster, if the jobs are divided
-among the kinds of nodes in the best way,
+The offered load is the utilisation that the arriving work causes in the cluster. It assumes that the
+jobs are divided among the kinds of nodes in the best way:
 
 load = min over x of max over k of sum_i x_ik * w_ik / (U_k * span).
 
-A shape is one way to run a job, with a number of units such as GPUs. w_ik is the smallest product of units
-and predicted run time over the shapes of job i on nodes of kind k. x_ik is the fraction of job i that runs
-on kind k. U_k is the number of units of kind k. span is the time from the first submission to the last one.
-At a load of 1 each kind of nodes is just able to do its work. Jobs that the cluster cannot run do not count.
+- x_ik is the fraction of job i that runs on nodes of kind k.
+- w_ik is the work of job i on nodes of kind k: units, such as GPUs, times the predicted run
+  time. If the job can run in several ways (shapes) on this kind, the smallest product counts.
+- U_k is the number of units of kind k.
+- span is the time from the first submission to the last one.
+
+At a load of 1 each kind of nodes is just able to do its work. Jobs that the cluster cannot run do not
+count.
 """
 
 from __future__ import annotations
@@ -64,8 +68,9 @@ def unit_seconds(work: Workload, units: Ints) -> Floats:
 def _grouped(seconds: Floats) -> Floats:
     """Combine jobs into groups, and return the work of each group by kind of nodes, shape (g, kinds).
 
-    The ratios of the work on the different kinds are nearly the same for all jobs of a group. All jobs of a
-    group can therefore be divided among the kinds in the same way.
+    A job has different amounts of work on different kinds of nodes. Jobs are in the same group if the
+    ratios of these amounts are nearly the same. All jobs of a group can therefore be divided among the
+    kinds in the same way.
     """
     runnable: Floats = seconds[np.any(np.isfinite(seconds), axis=1)]
     if not len(runnable):

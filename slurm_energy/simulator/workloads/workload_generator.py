@@ -116,13 +116,15 @@ def _columns(
 ) -> dict[str, Any]:
     """Return the columns of the table of shapes (possible sets of resources) of all jobs.
 
-    The columns are the size, the predicted and real time, and the predicted and real power.
+    The columns are the size, the predicted and real time, and the predicted and real power. Each job
+    trains a neural network.
 
     Args:
         scenario: the scenario.
         random: source of the random prediction errors.
-        parts: for each job, the shapes and predictions of its model.
-        scale: run time of each job divided by the run time of its model.
+        parts: for each job, the shapes in which its network can be trained, with predictions for one
+            training of the network.
+        scale: for each job, its run time divided by the time of this training.
     """
     section, kinds = scenario.workload, list(scenario.kinds)
     flat = [entry for part in parts for entry in part]

@@ -18,13 +18,12 @@ MAX_SNAPSHOT_AGE_S: Final = 120.0
 
 
 class FallbackQueueSource:
-    """Reader of the queue from the plugin's table.
+    """Reader of Slurm's queue from the table that the plugin in slurmctld writes.
 
-    The reader has two fallbacks for a table that cannot be read.
-
-    The first fallback is the last table that was read successfully, updated from the table's journal. The
-    second is squeue. slurmctld rewrites a lost table within a minute, at its next pass. Until then the
-    ranking must continue, because unranked new jobs would start in the middle of the queue.
+    Two other sources replace the table while it cannot be read. The first is the last table that was read
+    successfully, updated from the table's journal. The second is squeue. slurmctld rewrites a lost table
+    within a minute. Until then the ranking of the queue must continue, because unranked new jobs would
+    start in the middle of the queue.
 
     Args:
         table: reads the files of the plugin.

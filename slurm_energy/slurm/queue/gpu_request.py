@@ -1,9 +1,8 @@
-"""The GPU request of a pending job.
+"""Reader of the GPU request of a pending job, for a change of the request to other GPUs.
 
-The module also returns the scontrol fields that change the request to other GPUs.
-
-The caller chooses the GPUs. The behaviour of Slurm 22.05 was tested. The behaviour of later releases was read
-in their source.
+The module also computes the fields with which scontrol changes the request. The caller chooses the
+new GPUs. The behaviour of Slurm 22.05 was tested. The behaviour of later releases was read in their
+source.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class JobUpdater:
         self._stopped = threading.Event()
 
     def set_site_factors(self, changes: Mapping[int, int]) -> UpdateResult:
-        """Set site factors of jobs, in the given order.
+        """Set the site factors (priority terms) of jobs, in the given order.
 
         Held jobs stay held; nice values and limits do not change. The job id of an array, or of the first
         component of a heterogeneous job, addresses all tasks or components.

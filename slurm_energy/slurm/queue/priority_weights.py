@@ -23,18 +23,20 @@ _TODO: Final = "change slurm.conf, then scontrol reconfigure; see docs/priority.
 def check_weights(
     run: Runner = run_command, locate: Callable[[], Path | None] = conf_files.locate_slurm_conf
 ) -> None:
-    """Check slurmctld's priority weights, and check slurm.conf for another site factor plugin.
+    """Check that no setting of Slurm disturbs the job order that slurm-energy sets.
 
-    The configuration is read from slurmctld with one request. PrioritySiteFactorPlugin is read from
-    slurm.conf, because `scontrol show config` prints `(null)` for this key (22.05 to 26.05).
+    slurm-energy sets the order by site factors, which are terms of the job priority. The configuration is
+    read from slurmctld with one request. PrioritySiteFactorPlugin is read from slurm.conf, because
+    `scontrol show config` prints `(null)` for this key (22.05 to 26.05).
 
     Args:
         run: function that executes a command and returns the output of the command.
         locate: function that returns the path of slurm.conf on this host, or None if there is none.
 
     Raises:
-        ConfigError: a setting adds to the site factors, replaces the site factors, or prevents priorities
-            from falling; or slurm.conf cannot be read.
+        ConfigError: slurm.conf cannot be read, or a setting disturbs the order. Such a setting gives a
+            weight to another term of the priority, selects another plugin for site factors, prevents
+            priorities from falling, or selects a priority plugin without site factors.
         UnavailableError: slurmctld does not answer.
     """
     settings = dict(_LINE.findall(run(["scontrol", "show", "config"])))

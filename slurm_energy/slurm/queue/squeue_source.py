@@ -165,12 +165,13 @@ class SqueueSource:
         )
 
     def _held_cpus(self, now_s: float, row: Row) -> np.ndarray:
-        """Return the CPUs of the nodes of each job that takes whole nodes, 0 for other jobs; shape (n,).
+        """Return the CPUs that each job takes by taking whole nodes, as an array of shape (n,).
 
-        All nodes of a job are assumed to have as many CPUs as the largest node in the job's partitions.
+        The value is 0 for a job that does not take whole nodes. For a job that does, it is the number of its
+        nodes times the CPUs of the largest node in the job's partitions.
 
-        The sizes of the nodes are read with one command, at most every `_NODES_AGE_S` and only if any job
-        takes whole nodes. If slurmctld does not answer, the earlier sizes are used.
+        The sizes of the nodes are read with one command. The command runs at most every `_NODES_AGE_S`, and
+        only if any job takes whole nodes. If slurmctld does not answer, the earlier sizes are used.
         """
         whole = [text in _WHOLE_NODES[self._sharing_field] for text in row[_SHARING]]
         if any(whole) and self._is_exclusive_shown(now_s):

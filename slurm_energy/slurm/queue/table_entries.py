@@ -1,7 +1,7 @@
-"""Conversion of the entries of `queue.table` to queue columns.
+"""Conversion of the job entries of the file `queue.table` to arrays (queue columns).
 
-The caller has checked that all strings lie inside the heap, which is the part of the file with all strings.
-The contents of the strings are not trusted.
+A plugin of slurmctld writes the file. The caller has checked that all strings lie inside the heap,
+which is the part of the file with all strings. The contents of the strings are not trusted.
 """
 
 from __future__ import annotations
@@ -150,12 +150,13 @@ def _gpus_and_memory(
     The numbers cover all nodes of the job. An empty type means that the job names no type. A memory of 0
     means unknown.
 
-    A job may request resources in two forms: as a TRES list, and per job, node, socket or task. The numbers
+    A job may request resources in two forms. The first form is a TRES list (trackable resources) for the
+    whole job. The second form consists of amounts per job, per node, per socket or per task. The numbers
     in the TRES list take precedence.
 
     Args:
         tres: Slurm's TRES list of each job.
-        gres: requests of each job per job, node, socket and task, as in `table_layout.TEXTS`.
+        gres: requested amounts of each job in the second form, as described in `table_layout.TEXTS`.
         nodes: number of nodes of each job.
         processes: number of tasks of each job.
     """

@@ -87,9 +87,10 @@ class QueueTableSource:
         self._last: _Snapshot | None = None
 
     def signature(self) -> tuple[int, ...]:
-        """Return numbers that change each time slurmctld writes to the snapshot or to the journal.
+        """Return numbers that change each time slurmctld's plugin writes to its queue files.
 
-        The call is cheap enough to be made every second.
+        The files are the snapshot of the queue, and the journal of later changes. The call is cheap enough to
+        be made every second.
         """
         numbers: list[int] = []
         for path in (self._path, journal_path(self._path)):
@@ -102,7 +103,10 @@ class QueueTableSource:
         return tuple(numbers)
 
     def read(self) -> QueueColumns:
-        """Return the queue: the jobs of the last snapshot, with the changes and additions in the journal.
+        """Return Slurm's queue from the files of the plugin in slurmctld.
+
+        The result consists of the jobs in the plugin's last snapshot of the queue, with the later changes and
+        additions in the plugin's journal.
 
         Raises:
             UnavailableError: there is no snapshot, or the snapshot is damaged or not from the plugin.
@@ -135,14 +139,15 @@ class QueueTableSource:
         return columns_of(snapshot.taken_unix_s, snapshot.entries, snapshot.heap)
 
     def _with_journal(self, snapshot: _Snapshot, journal: dict[str, Any] | None) -> _Snapshot:
-        """Return a copy of the snapshot that includes the journal.
+        """Return a copy of the snapshot to which the entries of the journal have been added.
 
-        An entry of the journal replaces older entries of the same job.
+        The plugin of slurmctld writes a snapshot of the queue, and a journal of later changes. An entry of
+        the journal replaces older entries of the same job.
 
         Args:
-            snapshot: the snapshot without entries of its journal.
-            journal: result of `_journal`; if the journal is None or belongs to another generation, the
-                entries of the snapshot do not change.
+            snapshot: the snapshot without the entries of its journal.
+            journal: result of `_journal`. The entries of the snapshot stay unchanged if the journal is None,
+                or if the journal belongs to a snapshot with another generation number.
         """
         since, heap = np.zeros(0, ENTRY), snapshot.heap
         if journal is not None and int(journal["generation"]) == snapshot.generation:
@@ -233,9 +238,10 @@ def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
 
 
 def _sound(entries: Entries, heap_bytes: int) -> bool:
-    """Return whether the entries of a table file refer only to valid strings.
+    """Return whether the strings of a queue table file lie inside the file's string area (heap).
 
-    All strings must lie inside the heap. All strings together must also fit into the heap.
+    slurmctld's plugin writes the file. Each entry refers to its strings by offset and length. All strings
+    together must also fit into the heap.
     """
     lengths = entries["lengths"].sum(axis=1, dtype=np.uint64)
     offsets = entries["heap_offset"]
@@ -244,9 +250,9 @@ def _sound(entries: Entries, heap_bytes: int) -> bool:
 
 
 def _sum(data: bytes, offset: int) -> int:
-    """Return the checksum of the 64-bit words in `data`.
+    """Return the checksum of the 64-bit words in `data`, without the stored checksum itself.
 
-    The word at byte `offset` is treated as 0.
+    The stored checksum is the word at byte `offset`. It is treated as 0.
     """
     words = np.frombuffer(data, "<u8").copy()
     words[offset // 8] = 0

@@ -1,6 +1,7 @@
-"""Step 3 of a study: classes of jobs, their response curves, and a plan for missing response curves.
+"""Step 3 of a study, which divides the jobs of the site into classes with similar behaviour.
 
-Source: thesis, section 6.3.3.
+The step also assigns response curves (relative time and power at settings) to the classes. It plans
+how to measure missing curves. Source: thesis, section 6.3.3.
 """
 
 from __future__ import annotations
@@ -99,9 +100,10 @@ def read_classes(study: StudyDirectory) -> list[JobClass]:
 def _matched(jobs: JobsTable, programs: Sequence[CurveProgram]) -> dict[str, CurveProgram]:
     """Find the programs in the jobs to which the given response curves belong.
 
-    The result maps each program to its curve. Three rules apply. A curve that states its program belongs to
-    this program. A curve that states the id of its program's last job belongs to the program of this job.
-    Any other curve belongs to all programs of the same user whose jobs have the name of the curve.
+    A response curve states time and power of a program at several hardware settings. The result maps each
+    program to its curve. Three rules apply. A curve that states its program belongs to this program. A
+    curve that states the id of its program's last job belongs to the program of this job. Any other curve
+    belongs to all programs of the same user whose jobs have the name of the curve.
     """
     own = programs_of(jobs)
     row_of = {job_id: row for row, job_id in enumerate(jobs.job_id.tolist())}

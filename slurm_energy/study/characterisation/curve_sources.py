@@ -78,14 +78,17 @@ def read_curves(path: Path) -> list[CurveProgram]:
 
 
 def read_sweep_curve(program: str, path: Path) -> CurveProgram:
-    """Read the curve of a program from a file with the output of `senergy sweep --json`.
+    """Read the response curve of a program from a file with the output of `senergy sweep --json`.
+
+    The response curve states time and power of the program at several settings.
 
     Args:
         program: program of the jobs, as `USER/NAME` in the plan of the step `characterise`.
         path: file with the output of the sweep.
 
     Raises:
-        UsageError: the file cannot be read, has another form, or contains no measurement of the reference.
+        UsageError: the file cannot be read, has another form, or contains no measurement of the first
+            point of the sweep, to which the other points are compared.
     """
     todo = "write it with: senergy sweep SCRIPT --gpu-cap WATTS,... --json"
     try:
@@ -102,9 +105,10 @@ def read_sweep_curve(program: str, path: Path) -> CurveProgram:
 
 
 def _sweep_point(point: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a measured point of a parameter sweep as JSON object, relative to the reference point.
+    """Return the result of a sweep at one combination of settings, as a JSON object.
 
-    The object has the form that `GET /v1/tuning` uses.
+    Time and power are relative to those at the reference settings of the sweep. The object has the form
+    that `GET /v1/tuning` uses.
     """
     errors = [
         one["time_s_deviation"] / one["time_s"] / math.sqrt(one["runs"])

@@ -136,9 +136,10 @@ def _medians(values: Floats) -> list[float]:
 def job_classes(jobs: JobsTable, max_classes: int = MAX_CLASSES) -> list[JobClass]:
     """Divide programs into classes with similar size, run time and power, and return the classes.
 
-    Each step splits one class in two. The class and the threshold are chosen that remove most variance of the
-    logarithms of the features, weighted by node-hours. The division ends with `max_classes` classes, or when
-    no split removes 5 % of the variance. A job whose data name a class keeps this class.
+    Size, run time and power are called features. Each step splits one class in two by a threshold of one
+    feature. The split is chosen that removes most variance of the logarithms of the features, weighted by
+    node-hours. The division ends with `max_classes` classes, or when no split removes 5 % of the
+    variance. A job whose data name a class keeps this class.
 
     Args:
         jobs: jobs of the programs to classify.
@@ -176,13 +177,16 @@ def _tree(jobs: JobsTable, max_classes: int) -> list[JobClass]:
 
 
 def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
-    """Return the jobs with the name of a class for each job.
+    """Return a copy of the jobs table in which each job has the name of its job class.
 
-    A program that is not yet in a class gets the class whose feature ranges contain its features.
+    A program is all jobs of a user with the same name. All jobs of a program belong to the same class.
+    For a program that is in none of the given classes, the class is chosen whose ranges of features
+    contain the features of the program. A job keeps its class if its own data name the class.
 
     Args:
         jobs: jobs of the programs to classify.
-        classes: classes from `job_classes`. If the sequence is empty, the jobs keep their present classes.
+        classes: classes from `job_classes`. If the sequence is empty, the jobs keep their present
+            classes.
     """
     if not classes:
         return jobs

@@ -94,15 +94,17 @@ def stored_sweeps(study: StudyDirectory) -> dict[str, Path]:
 
 
 class PlannedSweeps:
-    """Planned sweeps of a study.
+    """Runner of the sweeps that a study has planned, one sweep after another.
+
+    A sweep measures the jobs of one program at several settings.
 
     Args:
         study: directory of the study. The caller holds the lock of the study.
         points: settings to measure. The first setting is the reference.
         options: further options of sbatch.
         budget_node_hours: node-hours that all sweeps may take, including the node-hours of earlier runs.
-        access: function that is called with the submitter of jobs, and returns the access to Slurm and to the
-            energy records.
+        access: function that is called with the submitter of jobs, and returns the access to Slurm and to
+            the energy records.
         report: function that is called after each round with the state of the sweep, the limits and the
             schedule.
     """

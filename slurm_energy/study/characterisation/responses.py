@@ -43,8 +43,10 @@ UNTUNED: Final = ClassPoint(1.0, 1.0)
 class ClassResponses:
     """Response curves by class of jobs.
 
+    A response curve states the relative time and power of a job at different hardware settings.
+
     Attributes:
-        points: measured points of each class.
+        points: measured points of the curve of each class.
     """
 
     points: Mapping[str, Sequence[ClassPoint]]

@@ -136,7 +136,10 @@ def _assumptions(request: ChoiceRequest, alternatives: Sequence[StudyAlternative
 
 
 def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastInput, StudyPeriod]:
-    """Return the input that all simulations of the step `choose` share, and the baseline period."""
+    """Return the input that all simulations of the study step `choose` share.
+
+    The second result is the baseline, which is the period that was measured before the deployment.
+    """
     period, model = read_baseline(study), study.result("model")
     classes: list[Mapping[str, Any]] = []
     jobs = classified(period.jobs, read_classes(study))

@@ -90,7 +90,7 @@ def _rescued(
 
 
 def _joined(group: Sequence[StudyAlternative]) -> StudyAlternative | None:
-    """Return the alternative that combines the energy-saving means (levers) of several alternatives.
+    """Combine several alternatives into one that uses all their means to save energy (levers).
 
     Return None if two of the alternatives use the same lever or are incompatible.
     """

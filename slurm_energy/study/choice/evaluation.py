@@ -164,10 +164,11 @@ def pareto_front(forecasts: Sequence[AlternativeForecast], kpis: Sequence[Kpi]) 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Recommendation of an alternative by the step `choose`.
+    """Result of the study step `choose`: the recommended alternative (set of energy-saving measures).
 
     Attributes:
-        name: name of the recommended alternative; an empty value means that no alternative is recommended.
+        name: name of the recommended alternative; an empty value means that no alternative is
+            recommended.
         reasons: reasons of the recommendation, as sentences.
         reaches_target: whether the forecast of the alternative reaches the main target.
     """

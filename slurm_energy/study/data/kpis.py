@@ -257,10 +257,10 @@ def jain_index(values: Floats) -> Floats:
 
 
 def _worst_waits(jobs: JobsTable, days: StudyDays) -> Floats:
-    """Return, for each day, the mean wait of the Slurm account whose jobs wait longest.
+    """Return, for each day, the mean wait in the Slurm account whose jobs wait longest.
 
-    The mean of a day includes the jobs that were pending during this day. A job's wait ends with
-    its start or with the day.
+    The mean of an account and a day includes the jobs that were pending during this day. The wait of a
+    job ends with its start, or with the day if the job is still pending.
     """
     worst = np.full(days.count, np.nan)
     # A job that was cancelled before its start waited until its end.

@@ -138,7 +138,10 @@ def _recorded_row(usage: JobUsage) -> dict[str, Any]:
 
 
 def _speed(tuning: dict[str, Any] | None) -> float | None:
-    """Return the speed at the chosen operating point relative to the untuned job; None if unknown."""
+    """Return the relative speed of a tuned job; None if unknown or if the job was not tuned.
+
+    The speed at the chosen hardware settings is divided by the speed without tuning.
+    """
     if not tuning or tuning.get("mode") != "on":
         return None
     chosen = tuning.get("chosen")

@@ -69,7 +69,7 @@ class PeriodSeries:
     block: Integers | None = None
 
     def rows(self, keep: Booleans) -> PeriodSeries:
-        """Return a copy of the series with only the selected periods."""
+        """Return a copy of the series with only the selected periods (usually days)."""
         return PeriodSeries(
             self.start_day[keep],
             self.weekday[keep],
@@ -165,10 +165,12 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
 def difference_effect(
     treated: PeriodSeries, control: PeriodSeries | None, level: float = LEVEL
 ) -> EffectEstimate | None:
-    """Return the difference in differences of a treated and a control group; None with too few periods.
+    """Return the difference in differences of a treated and a control group.
 
-    Without a control group, the result is the difference between the deployment and the baseline. This
-    difference also contains the effects of all other changes between baseline and deployment.
+    The difference in differences is the change of the treated group from the baseline to the deployment,
+    minus the change of the control group. Without a control group, the result is the change of the
+    treated group alone. It then also contains the effects of all other changes between baseline and
+    deployment. The result is None if there are too few periods.
 
     Args:
         treated: periods of the treated group: first the periods of the baseline, then the periods of the
@@ -301,7 +303,10 @@ def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[
 
 
 def _assignments(series: PeriodSeries) -> float:
-    """Return how many different results the random draw of treated periods could have had."""
+    """Return in how many ways the treated periods could have been drawn at random.
+
+    The number of treated periods in each block of periods is fixed.
+    """
     assert series.block is not None
     count = 1.0
     for block in np.unique(series.block[series.is_experiment]):
@@ -313,10 +318,11 @@ def _assignments(series: PeriodSeries) -> float:
 
 
 def _drawn_assignments(series: PeriodSeries, seed: int) -> Floats:
-    """Return random assignments of periods to treatment and control, one assignment per row.
+    """Return random assignments of periods to treatment and control, for a significance test.
 
-    The rule is that of the original assignment: in each block of periods, the same number of periods is
-    treated, and these periods are drawn at random.
+    Each row of the result is one assignment. The original assignment of the experiment was drawn by the
+    same rule: the periods are divided into blocks, and in each block a fixed number of periods is drawn
+    at random for treatment.
     """
     assert series.block is not None
     numbers = np.random.default_rng(seed)
@@ -336,9 +342,20 @@ def _randomisation_bounds(
     seed: int,
     level: float,
 ) -> tuple[float, float]:
-    """Widen the bounds of a confidence interval by the randomisation test.
+    """Widen the confidence interval of an effect, so that it agrees with a randomisation test.
 
-    The bounds of the t interval are widened until they contain every change that the test accepts.
+    The test compares the observed effect with effects under other random assignments of the periods. It
+    accepts an assumed effect that is compatible with the data. The bounds are widened until the interval
+    contains every effect that the test accepts.
+
+    Args:
+        series: values of the KPI by period.
+        columns: further regressors.
+        values: values to which the regression was fitted.
+        estimate: estimated effect.
+        bounds: confidence interval from Student's t distribution.
+        seed: seed of the random assignments.
+        level: confidence level.
     """
     others = np.linalg.qr(np.column_stack(columns))[0]
     drawn = _drawn_assignments(series, seed)

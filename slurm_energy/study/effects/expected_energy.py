@@ -76,16 +76,16 @@ def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
 
 
 def _means_by(keys: Texts, jobs: JobsTable, is_known: Bools, min_jobs: int) -> Floats:
-    """Return for each job the mean energy per node-hour of work of the jobs with the same key.
+    """Return, for each job, the mean energy per node-hour of work among similar jobs.
 
-    Only jobs with known energy are used. The result is NaN if fewer than `min_jobs` jobs with known energy
-    have the key.
+    Jobs with the same key are similar. Only jobs with known energy are used. The result is NaN if fewer
+    than `min_jobs` similar jobs have known energy.
 
     Args:
-        keys: key of each job; jobs with the same key are considered similar.
+        keys: key of each job.
         jobs: all jobs.
         is_known: whether the energy of each job is known.
-        min_jobs: minimum number of jobs with known energy.
+        min_jobs: minimum number of similar jobs with known energy.
     """
     names, number = np.unique(keys, return_inverse=True)
     own = number[is_known]

@@ -52,10 +52,11 @@ class PlaceboCheck:
 
 
 def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIALS) -> PlaceboCheck | None:
-    """Return the placebo check of the switchback estimator; None with fewer than 8 days.
+    """Return the placebo check of the estimator for switchbacks; None with fewer than 8 days.
 
-    The check uses the baseline, in which nothing was changed. Each trial marks some days at random as
-    treated. Of two days that are a week apart, one is treated and the other is not.
+    A switchback is an experiment that is switched on and off on random days. The check applies the
+    estimator to the baseline, in which nothing was changed. In each trial, days are marked as treated at
+    random. The second week of each pair of weeks has the opposite marks of the first week.
     """
     base = series.rows(~series.is_experiment)
     count = len(base.value)

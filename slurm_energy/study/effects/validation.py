@@ -125,7 +125,10 @@ def run_validation(
 
 
 def deployment_begin_s(study: StudyDirectory) -> float | None:
-    """Return the Unix time from which jobs are assigned to treatment or control; None if none are."""
+    """Return the Unix time from which the deployment assigns jobs to treatment or control.
+
+    None means that the deployment has no such assignment, or that there is no deployment.
+    """
     state = Deployment(study).state()
     return None if state is None or state.assignment is None else state.assignment.begin_s
 

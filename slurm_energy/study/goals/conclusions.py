@@ -22,14 +22,14 @@ class ConclusionVerdict(StrEnum):
 
 
 def judged_conclusion(conclusion: StudyConclusion, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a conclusion of a study with its verdict and the figures behind the verdict.
+    """Return a conclusion of a study, with the verdict whether it was reached and the evidence.
 
-    The result is a JSON object.
+    The result is a JSON object. The evidence consists of figures from the results of the study.
 
     Args:
-        conclusion: statement in the objective of the study.
-        results: results by step of the study. The verdict on a conclusion is unknown if its step has no
-            result.
+        conclusion: conclusion that the study's objective names in advance.
+        results: results of the study, by step. The verdict is unknown if the step that the conclusion is
+            judged by has no result.
     """
     is_reached, figures = _JUDGES[conclusion.finding](conclusion, results)
     verdict = ConclusionVerdict.REACHED if is_reached else ConclusionVerdict.NOT_REACHED

@@ -167,7 +167,7 @@ class StudyLimit:
 
     @property
     def indicator(self) -> Kpi:
-        """KPI of the limit."""
+        """Key performance indicator (KPI) to which the limit applies."""
         return KPIS[self.kpi]
 
     def bounds(self, baseline: float, deviation: float) -> tuple[float, float]:

@@ -221,9 +221,10 @@ def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[flo
 def _beyond(extreme: float, middle: float) -> float:
     """Return a bound somewhat beyond the highest (or lowest) value of a KPI in the baseline.
 
-    The distance from the extreme value to the bound is half the distance from the median to the extreme
-    value. If both values are positive, distances are ratios, because the distribution of waits has a heavy
-    tail.
+    The bound is half as far from the extreme value as the extreme value is from the median. If the
+    extreme value and the median are positive, distance means a ratio: the bound is `extreme *
+    sqrt(extreme / middle)`. The reason is that the distribution of waiting times has a heavy tail.
+    Otherwise distance means a difference.
 
     Args:
         extreme: highest or lowest value in the baseline.

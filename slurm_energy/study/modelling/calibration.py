@@ -1,5 +1,6 @@
-"""Calibration of the digital twin with a measured period: nodes, idle power, schedule and start delay.
+"""Calibration of the digital twin (simulation model of the cluster) with a measured period.
 
+The calibration determines the nodes, their idle power, the scheduling rule and the delay of starts.
 All functions are pure.
 """
 
@@ -29,12 +30,12 @@ Cache = Callable[[str, Callable[[], Fit]], Fit]
 
 @dataclass(frozen=True, slots=True)
 class CalibratedTwin:
-    """A calibrated simulation model (digital twin) of the cluster.
+    """A simulation model (digital twin) of the cluster that was calibrated with a measured period.
 
     Attributes:
         settings: settings of the twin.
-        candidates: for each schedule that was tried, the relative error of the mean completion
-            time in the calibration period.
+        candidates: the scheduling rules that were tried in the calibration. For each rule, the value is
+            the relative error of the simulated mean completion time in the calibration period.
         notes: how each figure was obtained, one line each.
     """
 
@@ -54,11 +55,12 @@ class CalibratedTwin:
 def calibrated_twin(
     period: StudyPeriod, nodes: Mapping[str, int] | None = None, cached: Cache | None = None
 ) -> CalibratedTwin:
-    """Return the twin, calibrated with a measured period.
+    """Return the digital twin (simulation model of the cluster), calibrated with a measured period.
 
-    For a partition whose number of nodes is not given, the maximum number of nodes that jobs held at once is
-    used. The idle power follows from a regression of the energy without jobs on the idle node-hours. The twin
-    uses the schedule whose replay comes nearest to the measured mean completion time.
+    For a partition whose number of nodes is not given, the maximum number of nodes that jobs held at once
+    is used. The idle power follows from a regression of the energy without jobs on the idle node-hours.
+    Several scheduling rules are tried in a replay of the period. The twin uses the rule whose simulated
+    mean completion time is nearest to the measured one.
 
     Args:
         period: measured period for the calibration.

@@ -42,8 +42,9 @@ class ForecastInput:
         first, end: index of the first held-out day, and index of the day after the last held-out day.
             Held-out days are days that did not calibrate the digital twin.
         twin: calibrated settings of the digital twin (the simulator of the site).
-        responses: response curves of the classes.
-        prices: price and carbon intensity.
+        responses: response curves of the job classes. A response curve states how time and power depend
+            on the hardware settings.
+        prices: price and carbon intensity of energy.
         account_kpi_names: names of the KPIs that are computed for each account.
         slack_share: assumed share of the jobs whose users permit a later start.
         slack_s: assumed time by which the start of these jobs may be delayed.
@@ -112,7 +113,8 @@ def forecast_run(data: ForecastInput, alternative: StudyAlternative, seed: int) 
     Args:
         data: common input of all simulations.
         alternative: combination of means to save energy (levers) to simulate.
-        seed: selects the period of jobs and the random errors of the response curves.
+        seed: seed of the random numbers. It determines which jobs are simulated, and the random errors of
+            the response curves.
     """
     jobs = period_jobs(data, seed)
     run = simulate(jobs, data.twin, _change(data, alternative, jobs, seed), seed)
@@ -195,7 +197,10 @@ def _groups(jobs: JobsTable, names: np.ndarray) -> dict[str, GroupTotals]:
 
 @dataclass(frozen=True, slots=True)
 class ForecastChange:
-    """Forecast change of a figure relative to the present site.
+    """Forecast of how a figure, such as energy, changes under an alternative.
+
+    An alternative is a combination of energy measures. It is compared with the present configuration of
+    the site.
 
     Attributes:
         today: mean under the present configuration.
@@ -252,7 +257,7 @@ def group_changes(
 ) -> list[dict[str, Any]]:
     """Compare the accounts or classes of jobs between the present site and an alternative.
 
-    The values are joined over all simulations.
+    There are several simulations of both. The results of one side are joined to means.
 
     Args:
         today: results of the present site, by seed.
@@ -260,9 +265,9 @@ def group_changes(
         key: `accounts` or `classes`.
 
     Returns:
-        One object per account or class. It contains the `name`, and the values in `today` (present site) and
-        `alternative`. The values are the number of jobs, the energy, the mean wait and the mean completion
-        time.
+        One object per account or class. It contains the `name`, and the values in `today` (present site)
+        and `alternative`. The values are the number of jobs, the energy, the mean wait and the mean
+        completion time.
     """
     names = sorted({name for run in (*today, *runs) for name in run[key]})
     rows = []

@@ -75,10 +75,10 @@ class ReplayDeviation:
 def replay_errors(
     period: StudyPeriod, run: TwinRun, days: StudyDays, bounds: Mapping[str, float] = BOUNDS
 ) -> list[ReplayDeviation]:
-    """Return the errors of a replay relative to the measurement.
+    """Return the errors of a simulated replay of a cluster relative to the measurement.
 
-    Completion times and makespan are those of the jobs submitted on the compared days. Energy and power are
-    those of the cluster on the compared days.
+    For makespan and for completion and waiting times, the jobs submitted on the compared days count. For
+    energy and power, the whole cluster on the compared days counts.
 
     Args:
         period: measured period of the cluster.

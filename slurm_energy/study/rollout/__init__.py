@@ -1,5 +1,6 @@
-"""Step 6 of a study: the deployment of the chosen alternative on the site.
+"""Step 6 of a study: the step-by-step deployment of the chosen energy measures at the site.
 
-The package contains the stages of the deployment and the assignment of jobs to two arms, with and without
-the alternative. It also contains the configuration keys that the deployment changes.
+A combination of energy measures is called an alternative. The package contains the stages of the
+deployment. It also contains the assignment of jobs to two groups, with and without the alternative
+(arms), and the configuration keys that the deployment changes.
 """

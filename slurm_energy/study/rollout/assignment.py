@@ -161,11 +161,12 @@ def draw_switchback(
 
 
 def _pairs(count: int, distance: int) -> Iterable[tuple[int, ...]]:
-    """Yield the indices that belong together in a random assignment, as tuples.
+    """Yield pairs of indices for a random assignment, as tuples.
 
     The indices stand for periods of a switchback (a test that switches a treatment on and off), or for
-    partitions or users. Of each pair, one is drawn for treatment. The indices of a pair are `distance`
-    apart. At the end, where this is not possible, neighbours form pairs. A last single index may remain.
+    partitions or users. One index of each pair is later drawn for treatment. The two indices of a pair
+    are `distance` apart. The last indices, for which this is not possible, form pairs of neighbours. If
+    one index is left over, it is yielded alone.
     """
     whole = count // (2 * distance) * 2 * distance
     for begin in range(0, whole, 2 * distance):

@@ -162,8 +162,9 @@ def _scope_arms(
 ) -> ArmAssignment | None:
     """Return the random assignment of jobs to arms in a stage that covers the whole scope of a study.
 
-    An arm is one of the two groups of an experiment: treated or control. The result is None if the stage
-    applies no changes.
+    An arm is one of the two groups of an experiment: treated or control. The scope of a study is the part
+    of the cluster that the study covers. Every stage of a deployment except the stage `partition` covers
+    the whole scope. The result is None if the stage applies no changes.
     """
     if request.partitions:
         raise UsageError(f"stage {request.stage}", "covers the whole scope", "--stage partition")

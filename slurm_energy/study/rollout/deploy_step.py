@@ -210,15 +210,18 @@ class Deployment:
     def _keys(self, state: DeploymentState) -> StageKeys:
         """Return the changes of the site's configuration that must be in force now.
 
-        The result is empty if the deployment of the study was undone, or if the present period belongs to
-        the control group.
+        The result is empty if the deployment of the study was undone. It is also empty in a period in which
+        the site runs without the changes, for comparison.
         """
         if not state.is_active or (state.stage.applies and not self._is_treated_now(state)):
             return StageKeys(())
         return self._treated_keys(state)
 
     def _treated_keys(self, state: DeploymentState) -> StageKeys:
-        """Return the configuration keys that put the current stage of the deployment in force."""
+        """Return the configuration keys that put the current stage of the deployment in force.
+
+        A deployment brings the energy measures of a study into force in several stages.
+        """
         assignment = state.assignment
         by_users = assignment is not None and assignment.design is AssignmentDesign.USERS
         users = assignment.treated if assignment is not None and by_users else ()
@@ -245,7 +248,8 @@ class Deployment:
             reason: reason for the change, for the log.
 
         Returns:
-            The state with the logged change; `state` itself if the log already ends with this configuration.
+            The state with the change added to its log. If the last entry of the log already describes this
+            configuration, `state` is returned unchanged.
         """
         path = Path(state.configuration)
         before = read_site_file(path).digest

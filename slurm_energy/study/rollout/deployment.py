@@ -74,7 +74,7 @@ class DeploymentState:
 
     @property
     def is_active(self) -> bool:
-        """Whether the deployment of the study is in force, which means that it has not been undone."""
+        """Whether the energy measures of the study are in force, which means that they were not undone."""
         return not self.stopped
 
     def document(self) -> dict[str, Any]:
@@ -130,7 +130,8 @@ class DeploymentState:
     def with_arms(self, jobs: JobsTable) -> JobsTable:
         """Return the jobs with the column `arm` filled in.
 
-        The arm of a job is `treated`, `control`, or empty if the job belongs to neither.
+        The column states the group of each job in the deployment: `treated` or `control`. It is empty for a
+        job that belongs to neither group.
         """
         rows = zip(jobs.start_s.tolist(), jobs.partition.tolist(), jobs.user.tolist(), strict=True)
         return jobs.with_columns(arm=[self.arm(*row) for row in rows])

@@ -76,10 +76,13 @@ class SiteConfiguration:
         return bool(self._journal.entries)
 
     def plan(self, changes: Sequence[KeyChange]) -> ConfigurationStep:
-        """Return the planned change of the file: the site's own configuration with changed keys.
+        """Return the planned change of the configuration file.
+
+        The result starts from the site's own configuration, without the changes of earlier stages of the
+        deployment. The given changes are added.
 
         Args:
-            changes: changes of keys; an empty value means that the site's own configuration is planned.
+            changes: changes of keys; an empty value restores the site's own configuration.
 
         Raises:
             ConfigError: a change is impossible, or the configuration would be invalid.
@@ -189,7 +192,9 @@ class SiteConfiguration:
 
 
 def check_combination(step: ConfigurationStep, folder: Path) -> None:
-    """Run all checks of `senergy config check` on a planned file. Refuse errors that the change causes.
+    """Check a planned configuration file with all checks of `senergy config check`.
+
+    Only errors that the present file does not have lead to an InvalidConfigError.
 
     Args:
         step: planned change of the configuration file.

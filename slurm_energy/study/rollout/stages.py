@@ -1,9 +1,14 @@
-"""Stages of a deployment, and the keys of energy.toml that each stage changes. Pure functions.
+"""Stages of a deployment, and functions that return which keys of energy.toml each stage changes.
 
-A deployment introduces an alternative, which is a combination of energy-saving measures, in four stages. The
-stage `shadow` computes and stores decisions but shows them to no user. The stage `advise` shows the
-decisions. The stage `partition` applies the decisions in some partitions, and the stage `all` in the whole
-scope of the study.
+A deployment introduces a combination of energy-saving measures (an alternative) on a cluster in four
+stages:
+
+- `shadow`: decisions are computed and stored, but shown to no user;
+- `advise`: the decisions are also shown;
+- `partition`: the decisions are applied in some partitions;
+- `all`: the decisions are applied to all jobs that the study covers.
+
+The functions change no files.
 """
 
 from __future__ import annotations
@@ -22,7 +27,10 @@ BUDGET_NAME: Final = "study"
 
 
 class DeploymentStage(StrEnum):
-    """Stages of a deployment in their order."""
+    """Stages of the deployment of a study, in which the energy measures come into force step by step.
+
+    The stages are in their order.
+    """
 
     SHADOW = "shadow"
     ADVISE = "advise"
@@ -135,7 +143,8 @@ def _priority(
 ) -> StageKeys:
     """Return the configuration keys that put the new order of the queue into force.
 
-    The keys depend on the stage of the deployment. In early stages, the new order is only computed.
+    The keys depend on the stage of the deployment. In early stages, the new order is only computed and
+    does not change the order in which Slurm starts jobs.
     """
     own_mode = site.get("priority", {}).get("mode", "off")
     live = own_mode if own_mode in ("plugin", "portable") else "portable"
@@ -155,9 +164,10 @@ def _priority(
 def _budget(
     alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
 ) -> StageKeys:
-    """Return the configuration keys of a power budget.
+    """Return the changes of energy.toml that put the power budget of an alternative into force.
 
-    The budget is a new table beside the site's budgets.
+    An alternative is a combination of energy-saving measures that a study deploys. The budget is added as
+    a new table beside the budgets of the site.
     """
     if site.get("budget", {}).get("mode", "off") == "enforce" and not stage.applies:
         return StageKeys((), ("the site enforces budgets already: this one has no shadow beside them",))

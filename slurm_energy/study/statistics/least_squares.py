@@ -46,7 +46,11 @@ class CoefficientEstimate:
 
 
 def weekday_columns(weekday: NDArray[np.int64]) -> Floats:
-    """Return one 0/1 column for each weekday in the data. The first weekday in the data has no column."""
+    """Return 0/1 columns (dummy variables) for the weekdays, as regressors of a linear regression.
+
+    There is one column for each weekday that occurs in the data, except the first one. The first weekday
+    is the reference.
+    """
     present = np.unique(weekday)[1:]
     columns: Floats = (weekday[:, None] == present[None, :]).astype(np.float64)
     return columns

@@ -1,12 +1,12 @@
 """Power analysis of a study's baseline.
 
-The analysis determines which effects a validation can detect, and how many days it needs to detect an
-effect.
+The analysis determines which effects a validation can detect, and how many days the validation needs
+to detect an effect.
 
-The variation between days is determined in the same way as in a validation. It is relative to the energy
-that is expected from the work of a day, and adjusted for the weekday and the work. The first hours of each
-day (the washout) are left out. If the effect of a change differs between days, the days with the change vary
-more than the analysis assumes.
+The variation between days is determined in the same way as in a validation. The variation is relative
+to the energy that is expected from the work of a day. It is adjusted for the weekday and the work.
+The first hours of each day (the washout) are left out. If the effect of a change differs between
+days, the days with the change vary more than the analysis assumes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _WEEKDAYS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class DayVariation:
-    """How much the daily values of a baseline vary around the values that a later evaluation expects.
+    """How much a KPI (key performance indicator) varies from day to day in a baseline.
 
-    The evaluation (the step `validate` of a study) compares days with and without a change.
+    The variation is measured around the values that a later evaluation expects. The evaluation (the step
+    `validate` of a study) compares days with and without a change. The variation determines how small an
+    effect the evaluation can detect.
 
     Attributes:
         days: number of days with a known value.

@@ -70,7 +70,9 @@ class ReLU(Layer):
 
 @dataclass(frozen=True, slots=True)
 class MaxPool2d(Layer):
-    """Maximum of windows. The first of equal maxima receives the gradient.
+    """Max-pooling layer: its output is the maximum of each window of the input.
+
+    If several elements of a window are equal to the maximum, the first one receives the gradient.
 
     Args:
         kernel_size: height and width of a window, at most 254 elements.

@@ -60,9 +60,10 @@ class NativeNetwork:
             self.close()
 
     def split(self, chunks: int, groups: int) -> None:
-        """Set into how many tasks the network's work is split.
+        """Set into how many tasks the computation of the network is split.
 
-        Batches are split into `chunks`, and the stages of the network into `groups` of features.
+        The samples of a batch are split into `chunks` parts. The features of each stage of the network are
+        split into `groups` parts.
         """
         _check(self._library.tg_network_split(self._pointer, chunks, groups))
 
@@ -82,9 +83,9 @@ class NativeNetwork:
         losses: Any = None,
         outputs: Any = None,
     ) -> None:
-        """Submit all batches of the samples in `order` and wait for their end.
+        """Run the network on all samples that `order` lists, batch by batch, and wait for the end.
 
-        The arrays must be contiguous.
+        The arrays `images`, `labels`, `order`, `losses` and `outputs` must be contiguous.
         """
         pointers = [None if array is None else array.ctypes.data for array in (images, labels, order)]
         ends = [None if array is None else array.ctypes.data for array in (losses, outputs)]

@@ -49,12 +49,12 @@ class Trainer:
         learning_rate: factor of the gradient in an update.
         batch_size: samples per update; the last batch of an epoch may be smaller.
         dtype: element type of the computation: "float32" or "float64".
-        workers: number of StarPU workers; by default the number of processors that this process may use. All
-            trainers of a process share one StarPU. The trainer that was used last sets the number.
-        granularity: "auto", the number of chunks of a batch, or a pair of this number and the number of
-            groups of features in each stage of a chunk. With numbers, the results of all runs are equal bit
-            by bit. With "auto", the split depends on measurements, so that sums may be formed in another
-            order in each run.
+        workers: number of StarPU workers; by default the number of processors that this process may use.
+            All trainers of a process share one StarPU. The trainer that was used last sets the number.
+        granularity: into how many tasks the computation is split. A number N splits the samples of a
+            batch into N chunks. A pair (N, G) also splits the features of each stage of a chunk into G
+            groups. With numbers, the results of all runs are equal bit by bit. With "auto", measurements
+            determine the split. Sums may then be formed in another order in each run.
         distributed: share each batch among the processes that srun or mpirun started (StarPU-MPI). All
             processes call the same functions with the same values and keep equal parameters.
     """

@@ -96,9 +96,9 @@ class _Member:
         polled_s: time of the last report (poll).
         epoch: number of the last change of settings that the node has applied; -1 means unknown.
         switch_at_s: time of the next change, which the agent has stored.
-        offer: operating points that the node can have; None means not received yet.
-        window: measurement at the current operating point that has not been merged with those of the other
-            nodes yet; None means that there is none.
+        offer: operating points (settings) that the node supports; None means not received yet.
+        window: measurement at the current operating point that has not been merged with those of the
+            other nodes yet; None means that there is none.
     """
 
     polled_s: float
@@ -172,10 +172,12 @@ class GroupCoordinator:
         return self._is_ending and not self._members
 
     def poll(self, poll: GroupPoll, now_s: float) -> GroupDecision:
-        """Update the state of a node and return the decision for the node's agent.
+        """Process the report of one node of a tuned job, and return the decision for the node's agent.
+
+        The decision states which operating point the node must have, or when the point changes.
 
         Args:
-            poll: the state of the node.
+            poll: report of the agent about the state of the node.
             now_s: time on the controller's clock in seconds.
         """
         if poll.is_leaving:
@@ -214,7 +216,11 @@ class GroupCoordinator:
             self._search = None
 
     def _advance(self, now_s: float) -> None:
-        """Perform all actions that are due at a time."""
+        """Perform all actions of the search for an operating point that are due at a time.
+
+        Examples are the start of the search, and the announcement, decision and end of a change of the
+        operating point.
+        """
         self._start_search()
         self._finish_switch(now_s)
         self._decide_switch(now_s)

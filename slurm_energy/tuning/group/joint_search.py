@@ -91,7 +91,10 @@ def common_points(
 
 
 def common_gpu(gpus: Collection[GpuHardware | None]) -> GpuHardware | None:
-    """Return all GPUs of the job, with the range that all nodes have in common; None if a node has no GPU."""
+    """Return hardware that stands for all GPUs of a job on several nodes; None if a node has no GPU.
+
+    The result has the range of power limits and clocks that all nodes have in common.
+    """
     known = [gpu for gpu in gpus if gpu is not None]
     if len(known) < len(gpus):
         return None

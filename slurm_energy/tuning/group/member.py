@@ -1,6 +1,6 @@
 """State of one node of a job that is tuned on several nodes together (a tuning group).
 
-The module also determines when this node changes its operating point.
+The module also determines when this node changes its operating point (hardware settings).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONFIRM_S: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class PointChange:
-    """A change of the operating point that this node has to make.
+    """A change of the operating point (hardware settings) that this node has to make.
 
     It consists of the number of the change and the new operating point.
     """
@@ -102,9 +102,10 @@ class GroupMember:
             self._switch_at_s, self._go = decision.switch_at_s, decision.go
 
     def change_at_s(self) -> float:
-        """Return the earliest local time at which `due_change` may return a change.
+        """Return the earliest time at which `due_change` may return a change of the operating point.
 
-        The time is minus infinity if a change is due already, and infinity if no change is stored.
+        The time is on the clock of this node. It is minus infinity if a change is due already, and infinity
+        if no change is stored.
         """
         if self._due is not None:
             return -math.inf

@@ -232,8 +232,8 @@ def _cpu_json(cpu: CpuHardware) -> dict[str, Any]:
     """Return the description of the processors as a dict for JSON.
 
     The field `boosts` is left out, because a controller of the previous release does not know it. The
-    information is not lost: if a frequency bound disables boost, the operating points that are sent to the
-    controller contain this bound.
+    controller does not need the field. It also receives the possible operating points of the node, and
+    they already contain a frequency bound if such a bound switches boost off.
     """
     values = dataclasses.asdict(cpu)
     del values["boosts"]  # a controller of the previous release does not know it

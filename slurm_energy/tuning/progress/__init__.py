@@ -1,4 +1,5 @@
 """Progress of a running job in units of work per second.
 
-Sources are reports of the job, the period of its power, and hardware counters.
+The progress is determined from one of three sources: reports of the job, the period of a repeating
+pattern in the job's power, and hardware counters.
 """

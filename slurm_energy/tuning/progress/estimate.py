@@ -1,4 +1,4 @@
-"""Rate of a job's progress over a measurement window, with its standard error.
+"""Rate of a job's progress over a measurement window (interval of time), with its standard error.
 
 The module also contains statistics of noisy intervals.
 """

@@ -134,10 +134,11 @@ def _pauses(per_unit: Sequence[float]) -> list[int]:
 
 
 def _pause_s(intervals: Sequence[tuple[float, float]], number: int) -> float:
-    """Return the length in seconds of the pause in the interval `number` between two reports.
+    """Return the length in seconds of the pause between two reports of a job's progress.
 
-    The pause is the duration of the interval minus the time of the work that was done in it. The time of the
-    work is computed with the speed in the two neighbouring intervals.
+    `number` is the index of the interval between the two reports. The pause is the duration of the
+    interval minus the time of the work that was done in it. The time of the work is computed with the
+    speed in the two neighbouring intervals.
     """
     seconds, units = intervals[number]
     beside = [intervals[number - 1], intervals[number + 1]]

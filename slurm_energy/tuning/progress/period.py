@@ -46,7 +46,9 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period of a program's power or utilisation that has passed all checks.
+    """Length of the repeating pattern (period) of a program's power or utilisation.
+
+    The period has passed all checks of its detection.
 
     Attributes:
         seconds: length of the period.

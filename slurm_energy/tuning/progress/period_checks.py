@@ -86,15 +86,18 @@ class LocalPeriods:
 
     @property
     def median(self) -> float:
-        """Median of the ratios of the measured periods to the candidate period.
+        """Median of the locally measured periods, divided by the candidate period of the whole series.
 
-        The period of the power is measured in overlapping parts of the power series.
+        A local period is the period in one of several overlapping parts of the series.
         """
         return float(np.median(self.ratios))
 
     @property
     def is_stable(self) -> bool:
-        """Whether most parts of the series have nearly the same period, namely about the median period."""
+        """Whether the power repeats with nearly the same period in most parts of the series.
+
+        In these parts, the period is about the median period of all parts.
+        """
         return self.median > 0 and float(np.mean(self.clear)) >= _MIN_GOOD
 
     @property
@@ -115,7 +118,7 @@ class LocalPeriods:
 
     @property
     def jitter(self) -> float:
-        """Relative standard deviation of the lengths of single periods in the series."""
+        """Relative standard deviation of the lengths of the single periods of a power series."""
         return self._spread * math.sqrt(self.periods)
 
     @property
@@ -133,10 +136,10 @@ class LocalPeriods:
 
 
 def local_periods(even: Array, lag: float) -> LocalPeriods | None:
-    """Return the length of the period in overlapping parts of an evenly sampled series.
+    """Measure the period of a series separately in many overlapping parts of the series.
 
-    The parts begin one candidate period (`lag`) apart, and each contains a few periods. Return None if the
-    series is too short.
+    The series is evenly sampled. The parts begin one candidate period (`lag`) apart, and each contains a
+    few periods. Return None if the series is too short.
     """
     points = _POINTS_PER_PERIOD
     fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)
@@ -168,16 +171,16 @@ def local_periods(even: Array, lag: float) -> LocalPeriods | None:
 
 
 def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
-    """Return whether a period of a fraction 1/k of the lag fits the series equally well.
+    """Return whether a shorter period than the candidate period fits a series equally well.
 
-    The lag is a candidate period. If a shorter period fits equally well, the lag is only a multiple of the
-    true period.
+    The candidate period is called lag. The shorter periods are 1/2, 1/3 and further fractions of the lag.
+    If one of them fits equally well, the lag is only a multiple of the true period.
 
-    Folding at a period orders the samples by their phase in this period. At the true period, neighbours in
-    this order have similar values, so the ordered series is smooth. At a multiple of the true period, the
-    ordered series contains the same wave several times and is less smooth. This holds even if the true
-    period is shorter than the sampling interval. The shorter period fits equally well if the series folded
-    at it is as smooth as the series folded at the lag.
+    The series is folded at a period: the samples are ordered by their phase in this period. At the true
+    period, neighbours in this order have similar values, so the ordered series is smooth. At a multiple
+    of the true period, the ordered series contains the same wave several times and is less smooth. This
+    holds even if the true period is shorter than the sampling interval. A shorter period fits equally
+    well if folding at it gives a series that is as smooth as folding at the lag.
 
     Args:
         positions: sample times in units of the mean interval.
@@ -215,11 +218,15 @@ def _roughness(flat: Array, turns: Array, part: Array) -> Array:
 
 
 def may_be_pauses(even: Array, lag: float) -> bool:
-    """Return whether a period in a series may come from regular short pauses of the program.
+    """Return whether the period found in a series may come from regular short pauses of the program.
 
-    Examples of such pauses are checkpoints. The steps between the pauses may be too short to be seen in the
-    series. With short pauses, the series is at one level most of the time. A period of short pauses needs
-    more repetitions than other periods.
+    The pauses may be checkpoints, for example. The steps between the pauses may be too short to be
+    visible in the series. The result is true if three conditions hold: the period is long, the series is
+    at one level most of the time, and the series has too few repetitions of the period to exclude pauses.
+
+    Args:
+        even: the series, at equal intervals.
+        lag: length of the period in intervals of the series.
     """
     skew = abs(float(np.mean(even**3))) / float(np.std(even)) ** 3
     return lag >= _LONG_PERIOD and skew > _LOPSIDED and len(even) < _MIN_LOPSIDED_PERIODS * lag
@@ -249,7 +256,10 @@ def has_other_period(even: Array, lag: float) -> bool:
 
 
 def _repeats(rest: Array, max_lag: float) -> bool:
-    """Return whether a series has a period of at most `max_lag` samples, by its autocorrelation."""
+    """Return whether a series repeats after at most `max_lag` samples.
+
+    The decision uses the autocorrelation of the series.
+    """
     correlation = autocorrelation(rest - np.mean(rest))
     start = int(np.argmax(correlation < 0))
     part = correlation[start : int(max_lag * UPSAMPLING) + 1]
@@ -298,11 +308,11 @@ def _correlation(first: Array, second: Array) -> float:
 
 
 def contains_fast_loop(even: Array, lag: float) -> bool:
-    """Return whether a much shorter period is contained in the period `lag` of a power series.
+    """Return whether a series that repeats with the period `lag` also repeats much faster.
 
-    The shorter period is at most a twelfth of `lag`. If there is one, `lag` is a cycle of many training
-    steps, for example from one checkpoint to the next. A single step contains no such period, because it has
-    fewer than twelve micro-batches.
+    The faster period is at most a twelfth of `lag`. If there is one, `lag` is a cycle of many training
+    steps, for example from one checkpoint to the next. A single step contains no such period, because it
+    has fewer than twelve micro-batches.
     """
     if lag < _LONG_PERIOD:
         return False
@@ -338,12 +348,13 @@ def _without_period(even: Array, lag: float) -> Array:
 def is_alias(positions: Array, flat: Array, lag: float) -> bool:
     """Return whether a candidate period may be an artefact of the sampling (an alias).
 
-    The candidate may be an alias if a frequency above the sampling rate explains the series about as well as
-    the candidate. The samples are irregular in time.
+    The candidate may be an alias if a frequency above the sampling rate explains the series about as well
+    as the candidate. The samples are irregular in time.
 
     Args:
         positions: sample times in units of the mean interval.
-        flat: the series at these times, or its mean since the previous time.
+        flat: one value per sample time. A value is either the value of the series at this time, or its
+            mean since the previous sample time.
         lag: candidate period in samples.
     """
     middle = np.concatenate((positions[:1], (positions[1:] + positions[:-1]) / 2))
@@ -368,10 +379,10 @@ def _power(positions: Array, flat: Array, frequency: float, lag: float) -> float
 
 
 def _part_power(part: Array, waves: Array) -> float:
-    """Return the power of a sinusoid in a series of values that is divided into parts.
+    """Return the power that a sinusoid has in a series of values.
 
-    The function sums the complex amplitudes `waves` within each part, and takes the squared magnitude of
-    each sum. The result is the sum of the squared magnitudes. `part` is the number of the part to which each
-    amplitude belongs.
+    The series is divided into parts. For each value, `waves` contains a complex amplitude, and `part`
+    contains the number of its part. The function sums the amplitudes within each part. The result is the
+    sum of the squared magnitudes of these sums.
     """
     return float(np.sum(np.bincount(part, waves.real) ** 2 + np.bincount(part, waves.imag) ** 2))

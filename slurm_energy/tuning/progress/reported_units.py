@@ -119,9 +119,9 @@ class ReportedUnits:
 
     @property
     def may_become_cycle(self) -> bool:
-        """Whether the pauses of the program may become a regular cycle.
+        """Whether the program has paused, but too rarely to tell if its pauses are regular.
 
-        This is the case if the process that reported first has paused once or twice.
+        Only the process that reported first is considered. It must have paused once or twice.
         """
         reports = next(iter(self._reports.values()), None)
         if not reports or self.cycle is not None:
@@ -168,17 +168,16 @@ class ReportedUnits:
         return Progress(units_per_s, error, rate.source, spans_cycles=True)
 
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
-        """Return the current rate of the slowest process after a sudden slowdown.
+        """Return the present rate of work of the slowest process if it has suddenly slowed down.
 
-        Return None without a slowdown.
-
-        An interval is the time between two reports of completed units of work. A single slow interval may be
-        a pause, for example a checkpoint. Therefore the last complete interval and the current interval must
-        both be slow. If a unit has just been completed, the last two complete intervals must be slow
-        instead.
+        The result is None if no process has slowed down. An interval is the time between two reports of
+        completed units of work. A single slow interval may be a pause, for example a checkpoint. Therefore
+        two intervals must be slow: normally the last complete interval and the current one. If a unit has
+        just been completed, the last two complete intervals must be slow instead.
 
         Args:
-            since_s: time since which the conditions of the process have not changed.
+            since_s: time since which the process has run under the same conditions, such as the same
+                settings.
             now_s: current time.
         """
         latency_s = 0.0 if self.cycle is None else _REPORT_LATENCY_S
@@ -223,10 +222,10 @@ def _rate_of(
 def _median_rate(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
 ) -> Progress | None:
-    """Return how fast one process worked in a measurement window, as the rate of its median unit.
+    """Return the rate at which one process worked in a measurement window.
 
-    The unit is a unit of work, such as a training step. If the window contains two units, the faster unit
-    counts.
+    The rate is the inverse of the median time per unit of work, such as a training step. If the number of
+    units is even, the shorter of the two middle times counts.
     """
     steps = _steps(reports, start_s, end_s)
     per_unit = sorted((b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps))

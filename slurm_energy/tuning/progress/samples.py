@@ -48,7 +48,10 @@ class SampleHistory:
             self._samples.append(sample)
 
     def between(self, start_s: float, end_s: float) -> list[Sample]:
-        """Return the samples of a window. Samples that describe time before the window are left out."""
+        """Return the samples of the job between two times.
+
+        A sample at `start_s` itself is left out, because it describes the time before `start_s`.
+        """
         samples = self._samples
         recent = list(itertools.takewhile(lambda sample: sample.time_s > start_s, reversed(samples)))
         recent.reverse()

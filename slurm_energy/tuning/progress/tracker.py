@@ -70,16 +70,22 @@ class ProgressTracker:
 
     @property
     def unit_s(self) -> float | None:
-        """Seconds between two reports, or the period of the power; None if neither is known."""
+        """Length of one unit of the job's progress in seconds; None if unknown.
+
+        This is the time between two progress reports of the program. Without reports, it is the period with
+        which the power of the job repeats.
+        """
         return self._reports.unit_s() or self._period_s
 
     def awaits_report(self, now_s: float) -> bool:
         """Return whether the caller should wait for the job's next progress report.
 
-        The result is True if the job has reported progress and will probably report again soon. This is the
-        case only if a unit of the job's work takes a long time. The caller should then wait, because rates
-        of another source cannot be compared with rates of the reports. The result is False while the reports
-        are the source of the rate.
+        The result is True in one case: the program has recently reported progress, but not often enough to
+        compute the present rate from its reports. Its units of work then take a long time. The caller should
+        wait, because rates of another source of progress cannot be compared with rates from reports.
+
+        Args:
+            now_s: current time in seconds.
         """
         last_s = self._reports.last_s
         return self._source is not ProgressSource.REPORTED and now_s - last_s <= REPORT_PATIENCE_S
@@ -113,8 +119,9 @@ class ProgressTracker:
     def window_s(self) -> float:
         """Length of a measurement window in seconds.
 
-        The length is chosen so that the present source of progress (the program's reports, or the period of
-        its power) should give a rate in each window.
+        The progress of a job is measured by the reports of its program, or by the period of its power. The
+        window is long enough to contain several reports or periods, so that a rate of progress can be
+        computed in each window.
         """
         if self.cycle_s is not None:
             return self.cycle_s + (self._reports.unit_s() or 0.0)
@@ -168,7 +175,7 @@ class ProgressTracker:
         self._samples.add(Sample(time_s, watts, utilisation, instructions, dict(activity or {})))
 
     def rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the job's rate of progress in a measurement window.
+        """Return the job's rate of progress in a measurement window (interval of time).
 
         Return None if no trustworthy signal yields a rate. A window should start after the hardware has
         settled at its settings. It should be at least `window_s` long. No setting should change during the
@@ -199,13 +206,14 @@ class ProgressTracker:
         )
 
     def reported_rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate that follows from the median duration of a reported unit; None if unknown.
+        """Return the rate of progress from the median duration of a reported unit; None if unknown.
 
-        A rate needs two reports in the window, and the reports must be the present source of the rate.
+        Programs report how many units of work they have completed. A rate needs two reports in the time
+        window. It is only known if the tracker currently measures progress by the reports.
 
-        A single pause in the window does not change this rate, but the rate includes the mean length
-        of regular pauses. In contrast to `rate`, this method has no influence on the choice of the
-        source.
+        A single pause in the window does not change this rate, but the rate includes the mean length of
+        regular pauses. In contrast to `rate`, this method does not influence whether the tracker uses the
+        reports.
         """
         if self._source is not ProgressSource.REPORTED:
             return None
@@ -269,8 +277,8 @@ class ProgressTracker:
     def _detect(self, samples: list[Sample]) -> Period | None:
         """Return the period with which the power in the samples repeats.
 
-        None means that the power repeats with no period, that the utilisation has another period, or that
-        numpy is missing.
+        The result is None in three cases: the power does not repeat, the utilisation of the GPUs has another
+        period, or numpy is missing.
         """
         try:
             from slurm_energy.tuning.progress.period import detect_period
@@ -289,8 +297,8 @@ class ProgressTracker:
     def _continues(self, seconds: float, start_s: float) -> bool:
         """Return whether a detected period belongs to the same loop of the program as earlier periods.
 
-        A period of another length does not belong to it. However, if two consecutive measurement windows
-        detect the same other length, this length replaces the earlier one.
+        A period of clearly another length belongs to another loop. However, if two measurement windows in
+        succession detect the same new length, this length replaces the earlier one.
         """
         if self._period_s is None:
             self._period_s = seconds

@@ -18,7 +18,7 @@ Settings = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One combination of the factors' values.
+    """One point of a sweep: a combination of values of the factors (varied settings and options).
 
     Attributes:
         settings: value of each factor.
@@ -30,7 +30,10 @@ class SweepPoint:
         return " ".join(f"{name}={UNSET if value is None else value}" for name, value in self.settings)
 
     def value(self, name: str) -> str | None:
-        """Return the value of a factor; None if the point lacks the factor or leaves it unset."""
+        """Return the value of a factor (a setting that the sweep varies) at this point.
+
+        The result is None if the point lacks the factor or leaves it unset.
+        """
         return dict(self.settings).get(name)
 
     @property

@@ -64,9 +64,10 @@ def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
 
 
 class _Front:
-    """Index of the points of a sweep by time and energy.
+    """Index of the points of a sweep by time, to find points that are worse than another one.
 
-    The index quickly finds the minimum energy among the points that are faster than a given time.
+    A point is a combination of settings. The index quickly finds the minimum energy among the points that
+    are faster than a given time.
     """
 
     def __init__(self, points: Sequence[PointSummary]) -> None:
@@ -75,9 +76,9 @@ class _Front:
         self._joules = list(itertools.accumulate((joules for _, joules in ordered), min))
 
     def least_joules(self, time_s: float) -> float:
-        """Return the least energy of those points of the sweep that are faster than `time_s`.
+        """Return the least energy among all points of the sweep that are faster than `time_s`.
 
-        The result is infinity if no point is faster.
+        A point is one combination of settings. The result is infinity if no point is faster.
         """
         count = bisect.bisect_left(self._times_s, time_s)
         return self._joules[count - 1] if count else math.inf

@@ -144,17 +144,19 @@ def make_factor(name: str, items: Sequence[Any]) -> Factor:
 
 
 def read_factors(content: bytes, path: str) -> list[Factor]:
-    """Parse a TOML file of factors.
+    """Parse a TOML file that lists the factors of a sweep, that is, the quantities to vary.
 
-    Keys are the names in NAMES. The tables `env` and `sbatch` hold environment variables and sbatch options.
-    Each value is a text as on the command line, a number, or a list of texts and numbers.
+    A key is a name in NAMES, for example a power limit. The tables `env` and `sbatch` hold environment
+    variables and sbatch options. The value of a key states the values to try. It is a text as on the
+    command line, a number, or a list of texts and numbers.
 
     Args:
         content: content of the file.
         path: path of the file, for errors.
 
     Raises:
-        UsageError: the file is not valid TOML, or a key or value is invalid; the message names file and key.
+        UsageError: the file is not valid TOML, or a key or value is invalid; the message names file and
+            key.
     """
     if len(content) > _MAX_FILE_BYTES:
         raise UsageError(path, f"longer than {_MAX_FILE_BYTES} bytes")

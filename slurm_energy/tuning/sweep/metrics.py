@@ -1,7 +1,7 @@
 """Metrics of a sweep: energy gain, gain minus loss, energy-delay product and energy-delay sum.
 
-The definitions are those of section 3 of power-capping. All gains are relative to the reference point of the
-sweep, in percent, and positive if the point is better.
+The definitions are those of section 3 of the paper that docs/sweep.md calls power-capping. All gains
+are relative to the reference point of the sweep, in percent, and positive if the point is better.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def summarise(runs: Sequence[RunMeasurement]) -> PointSummary | None:
 
 @dataclass(frozen=True, slots=True)
 class PointGains:
-    """Metrics of a point relative to the reference.
+    """Gains and losses at one point of a sweep (combination of settings), relative to the reference.
+
+    In the formulas, E is the energy and t the time at the point. E_ref and t_ref are those of the
+    reference.
 
     Attributes:
         energy_percent: percentage energy gain, 100 (1 - E / E_ref).

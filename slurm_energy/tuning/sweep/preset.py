@@ -73,7 +73,7 @@ class SweepPreset:
         return (*self.counts, *self.words)
 
     def with_values(self, name: str, text: str) -> SweepPreset:
-        """Return the preset with other values for one of its choices.
+        """Return a copy of this sweep preset in which one choice has other values.
 
         A choice is a named list of values that the sweep tries.
 
@@ -95,10 +95,11 @@ class SweepPreset:
 
 @dataclass(frozen=True, slots=True)
 class PresetConfigurations:
-    """The feasible configurations of a preset on a machine.
+    """The configurations of a sweep preset (a set of settings to measure) that a machine can run.
 
     Attributes:
-        settings: settings of each configuration, without duplicates. All configurations set the same factors.
+        settings: settings of each configuration, without duplicates. All configurations set the same
+            factors.
         refused: number of combinations that were left out, by reason.
     """
 

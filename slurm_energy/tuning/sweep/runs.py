@@ -36,7 +36,7 @@ class RunStatus(StrEnum):
 
 @dataclass(slots=True)
 class SweepRun:
-    """One job of a sweep.
+    """One job of a sweep: a run of the program at one point (combination of settings).
 
     Attributes:
         point: index of the point.
@@ -126,10 +126,11 @@ def schedule_runs(
 ) -> SweepSchedule:
     """Return the runs of a sweep to submit next.
 
-    One repetition of all points is completed before the next repetition begins. Slow changes of the machine
-    therefore affect all points alike. Points that are dominated (another point is better in all respects)
-    are known before they would be repeated. Every second repetition runs in reverse order. The reference,
-    which is point 0, is always repeated.
+    One repetition of all points (combinations of settings) is completed before the next repetition
+    begins. Slow changes of the machine therefore affect all points alike. For the same reason, every
+    second repetition runs in reverse order. A point is dominated if another point is better in all
+    respects. Dominated points are not repeated unless `exhaustive` is set. The reference, which is point
+    0, is always repeated.
 
     Args:
         runs: all runs so far.
