@@ -146,6 +146,13 @@ def test_the_schedule_is_that_of_the_general_engine(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_one_compilation_serves_all_policies() -> None:
+    for seed, name in enumerate(sorted(CODES)):
+        compare(name, seed)
+    assert len(column_engine._run.signatures) == 1  # each further one takes 20 s of processor time
+
+
+@pytest.mark.slow
 def test_the_deadline_of_a_job_larger_than_the_cluster_does_not_extend_a_simulation() -> None:
     compare("kairos", 20_068)  # two jobs stay pending, and the last deadline is that of such a job
 

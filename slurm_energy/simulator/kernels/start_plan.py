@@ -106,7 +106,8 @@ def _alike_end(jobs: JobColumns) -> Ints:
     columns = jobs.real[:, [DEADLINE_S, SHORTEST_S]]
     differs = np.append(np.any(columns[1:] != columns[:-1], axis=1), True)[: len(columns)]
     ends = np.where(differs, np.arange(1, len(columns) + 1), len(columns))
-    alike: Ints = np.minimum.accumulate(ends[::-1])[::-1]
+    # An array in reverse order would have another type, for which Numba would compile the engine again.
+    alike: Ints = np.ascontiguousarray(np.minimum.accumulate(ends[::-1])[::-1])
     return alike
 
 
