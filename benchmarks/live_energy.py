@@ -1,18 +1,31 @@
 """Energy of a live queue under several policies, and the accuracy of the simulator's forecast.
 
-A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as fast. The
-jobs run under Slurm's multifactor priority and under the policies of slurm-energy. In the runs
-`multifactor` and `zeus-order`, every user requests a kind of GPU. In the run `multifactor-any`, no
-user requests a kind of GPU, and Slurm allocates free GPUs. In the runs `pollux` and `zeus`, users
-offer four shapes (kind and number of GPUs), and the policy chooses one shape. Every kind of job runs
-once before the experiment, as on a site with a history. The predictions of the live engine and of the
-simulation are based on these runs only.
+The benchmark runs 80 jobs on a lab (emulated cluster) with eight A100 and eight H100. Each job stands for the
+training of a network. The mix of networks is that of the thesis whose methods slurm-energy implements.
+Compared with the thesis, all times of arrival and run times are divided by 80.
 
-The results of every step are stored in --out. The same command resumes from these results. The
-benchmark prints a table of the measured results and a table of the simulated results. For each
-policy, it prints `CLAIM replay_makespan_POLICY ratio=...` and `CLAIM replay_energy_POLICY ratio=...`.
-The ratio is the simulated value over the measured value. The target is a difference of at most 8 %.
-The benchmark needs root.
+The same 80 jobs are run five times. Each run has a name:
+
+- `multifactor`: Slurm's multifactor priority orders the queue. Every user requests a kind of GPU.
+- `multifactor-any`: Slurm's multifactor priority orders the queue. No user requests a kind of GPU, and Slurm
+  allocates free GPUs.
+- `zeus-order`: the policy `zeus` of slurm-energy orders the queue. Every user requests a kind of GPU.
+- `pollux`: the policy `pollux` of slurm-energy orders the queue. Users offer four shapes (kind and number of
+  GPUs), and the policy chooses one shape.
+- `zeus`: as `pollux`, but with the policy `zeus`.
+
+Every kind of job runs once before the experiment, as on a site with a history. The predictions of the live
+engine and of the simulation are based on these runs before the experiment only.
+
+The results of every step are stored in --out. The same command resumes from these results. The benchmark
+prints a table of the measured results and a table of the simulated results. For each run, the benchmark also
+prints two lines, where RUN is the name of the run:
+
+- `CLAIM replay_makespan_RUN ratio=...`
+- `CLAIM replay_energy_RUN ratio=...`
+
+The ratio is the simulated value over the measured value. The target is a difference of at most 8 %. The
+benchmark needs root.
 """
 
 from __future__ import annotations

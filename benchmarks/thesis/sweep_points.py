@@ -30,7 +30,10 @@ class ThesisPoint:
         figure: name of the figure to which the point belongs.
         label: label of the point's curve.
         x: position on the figure's axis.
-        precision: `fp32` means ViT-B with 8.206 epochs. `tf32` means ViT-B with the 50 epochs of the thesis.
+        precision: number format in which the jobs with the network ViT-B train: `fp32` or `tf32`. The format
+            also selects the length of these jobs. With `tf32`, a job trains for the 50 epochs that the thesis
+            states. With `fp32`, 50 epochs would take longer than the thesis states, so a job trains for 8.206
+            epochs.
         length: factor for the length of all jobs.
         speedup: speed-up per doubling of GPUs; 0 means that the predictor (oracle) supplies it.
         communication: power of a communicating GPU as a share of its power at work.

@@ -60,9 +60,11 @@ def divisor_of_a_day(value: int) -> str | None:
 
 
 def parsed_by(parse: Callable[[str], object]) -> Check:
-    """Return a check that accepts text for which `parse` raises no ValueError.
+    """Return a check that accepts a text if `parse` accepts the text.
 
-    The text of the ValueError is the fault.
+    A check is a function that tests a value of the configuration. This check calls `parse` with the value. If
+    `parse` raises a ValueError, the check returns the message of the ValueError as the description of the
+    fault. If `parse` raises no ValueError, the value is valid and the check returns None.
     """
 
     def check(value: str) -> str | None:

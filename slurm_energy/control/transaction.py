@@ -155,9 +155,11 @@ class SettingsTransaction:
     def request_dependents(self, keys: Iterable[str]) -> None:
         """Schedule a rewrite of every knob that a write to `keys` may change as a side effect.
 
-        A knob is a hardware setting, such as a power limit. A dependent knob for which no job requests a
-        value is not rewritten. Its journal entry then only notes that its value may change. Otherwise the
-        new value would be mistaken for a change by another program.
+        A knob is a hardware setting, such as a power limit. A knob that may change as a side effect is called
+        a dependent knob. If a job requests a value for a dependent knob, or a power budget limits the knob,
+        the knob is rewritten. All other dependent knobs are not rewritten. For these knobs, the journal entry
+        only notes that the value may change. Without this note, the agent would mistake the side effect for a
+        change by another program.
         """
         for key in keys:
             for dependent in self.devices.knobs[key].dependents_at(self.current.get(key, "")):

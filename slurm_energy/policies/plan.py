@@ -45,12 +45,18 @@ def make_plan(
     scope: JobScope,
     point: OperatingPoint = UNTUNED,
 ) -> SettingsPlan:
-    """Return the settings that a job's request and an operating point yield on this node.
+    """Return the hardware settings that a job gets on this node.
 
     No power limit is set above the limit in force before the job. Nothing outside the job's part of the node
-    is changed. If the policy has an objective (`PolicyInfo.objective`), the plan contains the settings that
-    the site and the flags fix, and the operating point of the tuning. With the tuning mode `off`, the plan
-    contains the starting point of the device instead, see `starting_point`.
+    is changed. The plan contains the settings that the site and the job's flags fix.
+
+    Some policies have an objective (`PolicyInfo.objective`), which is a quantity that tuning minimises. With
+    such a policy, the plan contains further settings, which depend on the tuning mode of the job:
+
+    - If the tuning mode is `off`, the further settings are known good settings for the device. They are
+      called the starting point, see `starting_point`.
+    - In all other tuning modes, the further settings are the operating point (argument `point`). An operating
+      point is a set of hardware settings that tuning has chosen.
 
     Args:
         request: validated flags, see `validate_flags`.

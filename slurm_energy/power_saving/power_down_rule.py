@@ -121,11 +121,16 @@ class PoolPlan:
 
 
 def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float, float]:
-    """Return how many seconds ahead nodes are powered up, and how many seconds ahead powered down.
+    """Return two look-ahead times in seconds: one for powering nodes up, and one for powering nodes down.
 
-    The rule of power saving compares forecasts at these times. The forecast must therefore state its
-    values at both times. The second time is never less than the first. Otherwise a node could be powered
-    down and, with the same forecast, powered up again.
+    The first time is the boot time plus one cycle. A node is powered up if it will probably be needed within
+    the first time. The second time is the break-even time, which is the shortest idle gap in which powering
+    down saves energy. A node is powered down if it will probably not be needed within the second time.
+
+    The second time is never less than the first time. Otherwise the same forecast could cause a node to be
+    powered down and then up again. If powering down never saves energy, both times are equal.
+
+    The forecast must state its values at both times.
     """
     up_s = energy.boot_s + rules.cycle_s
     break_even_s = energy.break_even_s
@@ -231,11 +236,15 @@ def _bin(forecast: DemandForecast, time_s: float) -> int:
 
 
 def _count_kept(wanted: Bools, limit: int) -> int:
-    """Return how many of the nodes that are on stay powered on.
+    """Return how many nodes of a pool should be on.
 
-    The nodes are numbered in the order in which they will be needed. `wanted` states for each node
-    whether it should be on. Only the first `limit` nodes are considered. Among them, the last node that
-    should be on and all nodes before it stay on.
+    The nodes are ranked from 0 in the order in which they will be needed. All nodes up to the last wanted
+    node should be on, because they are needed before this node. The result is therefore the rank of the last
+    wanted node plus 1. The result is 0 if no node is wanted.
+
+    Args:
+        wanted: for each rank, whether the node of this rank is wanted.
+        limit: number of ranks that are considered, counted from rank 0.
     """
     places = np.flatnonzero(wanted[:limit])
     return int(places[-1]) + 1 if len(places) else 0

@@ -35,8 +35,12 @@ def default_output(release: Release) -> Path:
 def update_spank(prefix: Path | None, say: Say) -> None:
     """Select the installed SPANK plugins that fit the installed Slurm.
 
-    The packages of slurm-energy contain plugins for several release series of Slurm. If they contain none
-    for this series, the plugins are built. If slurm-energy was not installed from packages, nothing is done.
+    Slurm loads the SPANK plugins of slurm-energy through links, for example /usr/lib/slurm-energy/energy.so.
+    To select plugins, this function makes the links point to them.
+
+    The packages of slurm-energy contain plugins for several release series of Slurm. If the packages contain
+    no plugins for the installed series, the plugins are built. If slurm-energy was not installed from
+    packages, nothing is done.
 
     Args:
         prefix: prefix of Slurm; None means the prefix of srun on PATH.
@@ -44,7 +48,7 @@ def update_spank(prefix: Path | None, say: Say) -> None:
 
     Raises:
         UnavailableError: there are no plugins for this release series of Slurm.
-        ForbiddenError: the caller may not change the links.
+        ForbiddenError: the caller may not change the links to the plugins.
     """
     library, release = package_prefix(), spank_selection.slurm_release(prefix)
     if library is None:

@@ -260,11 +260,13 @@ class RecurrencePosterior:
         return np.asarray(log_power >= log_power[first] + math.log1p(-self._options.max_second_step))
 
     def _risk_budget(self, violations: Floats) -> float:
-        """Return how probable it may be that the next run of the job exceeds the slowdown limit.
+        """Return the maximum permitted probability of a violation in the next run of the job.
 
-        A run that exceeds the slowdown limit is a violation. A certain fraction of the runs may be
-        violations. The result is the number of violations permitted up to and including the next run, minus
-        the number of violations expected in the runs so far. It is never above `RecurrenceOptions.max_risk`.
+        A violation is a run that exceeds the slowdown limit by more than the tolerance. A fixed fraction of
+        the runs may be violations (`RecurrenceOptions.violation_rate`). This fraction times the number of
+        runs, including the next run, is the permitted number of violations. The sum of the probabilities of a
+        violation in all earlier runs is subtracted from this number. The rest is the permitted probability of
+        a violation in the next run. The result is never above `RecurrenceOptions.max_risk`.
 
         Args:
             violations: probability of a violation at each operating point, shape (J,).

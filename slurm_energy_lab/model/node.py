@@ -350,7 +350,12 @@ class NodeModel:
         return self._readings.watts(component)
 
     def components(self) -> tuple[str, ...]:
-        """Return the names of all devices and sums, without `core[i]`, which is part of `cpu[i]`."""
+        """Return the names of the components for which the model states energy and power.
+
+        A component is a device or a sum. The devices are `cpu[i]`, `dram[i]` and `gpu[i]`. The sums `cpu`,
+        `dram` and `gpu` each cover all devices of one kind. `other` covers the rest of the node, and `node`
+        covers the whole node. `core[i]` is not among the names, because `core[i]` is part of `cpu[i]`.
+        """
         return self._readings.names
 
     def usage(self) -> UsageByJob:

@@ -80,7 +80,10 @@ def one_gpu(lab, user, script, *options):
 
 
 def predictions(lab):
-    """Return the predictions of the ranked jobs by job id, as users see them."""
+    """Return the prediction of each ranked job, by job id.
+
+    The predictions are read from the output of `senergy prio --json`, the command that users also run.
+    """
     answer = lab.run("senergy", "prio", "--json", check=False).stdout
     return {job["job_id"]: job["predicted"] for job in json.loads(answer or "{}").get("jobs", [])}
 

@@ -647,7 +647,8 @@ def test_the_documented_example_of_a_shared_job_s_cap() -> None:
 def test_a_name_with_a_lone_surrogate_is_refused_in_one_line() -> None:
     """A policy name that contains a lone surrogate raises a usage error with a message of one line.
 
-    A lone surrogate is valid in JSON but has no UTF-8 encoding. Fuzzing found the first name.
+    A lone surrogate is valid in JSON but has no UTF-8 encoding. The test tries three such names. A fuzzing
+    tool found the first of the three names, which formerly caused a traceback.
     """
     for name in ("\udede", "ed\ud800p", "\udc80edp"):
         with pytest.raises(UsageError, match="is not"):

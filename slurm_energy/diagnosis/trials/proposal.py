@@ -49,7 +49,11 @@ class AdjustmentProposal:
         return ", ".join(adjustment.described() for adjustment in self.adjustments)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the proposal of adjustments (changed values of a program) as a JSON object."""
+        """Return the proposal as a JSON object.
+
+        A proposal contains adjustments. An adjustment is a new value that the next run of a program should
+        use, for example another number of loader processes.
+        """
         return {
             "finding": self.finding,
             "adjustments": [adjustment.to_json() for adjustment in self.adjustments],

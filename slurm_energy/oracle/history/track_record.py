@@ -360,10 +360,11 @@ def uncapped_s(run: ObservedRun) -> float:
 
 
 def gpu_watts(run: ObservedRun, watts: float) -> float:
-    """Return the power that the GPUs of a run draw, as a part of the run's mean watts per unit.
+    """Return the mean power of the GPUs of a run, in watts per unit.
 
-    `watts` is the run's mean watts per unit. The result is 0 for a run without GPUs. It is `watts` if the
-    energy of the GPUs is unknown.
+    A unit is a GPU of the run, or a node if the run has no GPUs. `watts` is the mean power of the whole run
+    in watts per unit. The result is the part of `watts` that the GPUs draw. The result is 0 for a run without
+    GPUs. It equals `watts` if the energy of the GPUs is unknown.
     """
     if not run.gpus:
         return 0.0

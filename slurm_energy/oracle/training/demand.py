@@ -109,8 +109,13 @@ def _amount(batch: Any, *parts: Affine) -> Any:
 
 
 def _size(batch: Any, mean: Affine) -> Any:
-    """Return the mean size of operations along one axis at a batch size, at least 1.
+    """Return the mean size of the operations along one axis.
 
-    An axis is, for example, the rows of matrix products.
+    The size along an axis is, for example, the number of rows of matrix products. The size is a linear
+    function of the batch size. A size below 1 is replaced by 1.
+
+    Args:
+        batch: batch size, a number or an array.
+        mean: the linear function.
     """
     return np.maximum(1.0, mean.at(batch))

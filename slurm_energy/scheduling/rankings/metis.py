@@ -30,21 +30,36 @@ _MIN_SHARE = 0.05
 
 @register("metis", weights=_WEIGHTS, looks_ahead=True)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Rank jobs by least energy above idle times delay, where a job may wait for busy units.
+    """Rank the jobs, and give each job the shape with the least product of energy and delay.
 
-    A unit is a GPU, node or core. P is the power and T the run time of a job in one of its shapes (ways to
-    run). The jobs are placed one after the other, in ascending order of min(P T^2) over their shapes. Jobs
-    with a deadline come before all others.
+    A shape is a way to run a job, with a kind and a number of units. A unit is a GPU, node or core. A job may
+    wait for units that are busy now. For each shape of a job:
 
-    The expected ends of the running jobs, and of the jobs placed before, determine the earliest start of a
-    job in each shape. The wait until this start is w. For a job with a deadline, only the shapes that meet
-    the deadline are compared. A shape is admitted if w + T <= (1 + delay / (1 + crowd p)) min(w + T), where
-    p is the number of other pending jobs per running job. Of the admitted shapes, the job gets the one with
-    the lowest ((P - P_idle) T)^thrift ((1 + impatience) w + T).
+    - P is the power of the job, and T is its run time.
+    - P_idle is the idle power of the units.
+    - w is the wait until the earliest start. The earliest start follows from the expected ends of the running
+      jobs and of the jobs that were placed before.
 
-    It may happen that units are free, but the shape cannot start now for lack of another resource such as
-    power. The job then takes the best shape that may start. The same holds if the capacity of the cluster is
-    unknown.
+    The jobs are placed one after the other. Jobs with a deadline come first. The other jobs follow in
+    ascending order of P T^2 (energy times run time), where the shape with the least P T^2 counts for each
+    job.
+
+    The shape of a job without a deadline is chosen in two steps:
+
+    1. Shapes with a long delay w + T are excluded. Let D be the least delay w + T of all shapes of the job.
+       Let p be the number of other pending jobs, divided by the number of running jobs plus 1. A shape is
+       admitted if w + T <= (1 + delay / (1 + crowd p)) D.
+    2. The job gets the admitted shape with the lowest ((P - P_idle) T)^thrift ((1 + impatience) w + T). The
+       first factor is the energy above idle. The second factor is the delay, in which waiting counts more
+       than running.
+
+    For a job with a deadline, only the shapes that meet the deadline are compared. The job gets the one with
+    the lowest ((P - P_idle) T)^thrift (w + T). If no shape meets the deadline, the job gets the shape that
+    ends first.
+
+    In two cases the policy does not plan a wait, and the job takes the best shape that may start now. In the
+    first case, the units of a shape are free, but the shape cannot start now, because another resource such
+    as power is lacking. In the second case, the capacity of the cluster is unknown.
 
     Weights: `thrift`, `impatience`, `delay`, `crowd`.
     """

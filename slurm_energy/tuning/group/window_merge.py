@@ -1,6 +1,7 @@
-"""Merging of the measurements of a job on all its nodes.
+"""Merging of the measurements of all nodes of a job into one measurement of the whole job.
 
-The merged measurement windows have the same operating point (settings of the hardware).
+A measurement window is an interval of time in which a node measures the job. Only windows with the same
+operating point (settings of the hardware) may be merged.
 """
 
 from __future__ import annotations

@@ -80,9 +80,13 @@ class ProgressTracker:
     def awaits_report(self, now_s: float) -> bool:
         """Return whether the caller should wait for the job's next progress report.
 
-        The result is True in one case: the program has recently reported progress, but not often enough to
-        compute the present rate from its reports. Its units of work then take a long time. The caller should
-        wait, because rates of another source of progress cannot be compared with rates from reports.
+        The result is True if the program has reported progress in the last `REPORT_PATIENCE_S` seconds, but
+        the tracker does not measure the rate of progress by these reports at present. In this case the
+        reports are too rare to compute a rate, because each unit of work takes a long time.
+
+        The tracker could compute a rate from another source, such as the power of the job. However, such a
+        rate cannot be compared with later rates from reports. The caller should therefore wait for the next
+        report.
 
         Args:
             now_s: current time in seconds.

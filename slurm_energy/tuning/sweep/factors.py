@@ -193,9 +193,11 @@ def _from_toml(name: str, value: Any) -> Factor:
 
 
 def _expand(name: str, text: str, parse: Callable[[str], str | None]) -> list[str | None]:
-    """Return the values that one item in the list of a factor's values stands for.
+    """Return the values that one item of a factor contains.
 
-    An item is a single value or a range.
+    A factor is a setting or option that a sweep varies. The user lists the values of a factor as items. An
+    item is a single value or a range. For a single value, the result is this value. For a range such as
+    `100..400:50`, the result contains all values of the range: 100, 150, and so on up to 400.
     """
     match = _RANGE.fullmatch(text)
     if match is None:
