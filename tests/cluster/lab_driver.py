@@ -25,6 +25,7 @@ from slurm_energy_lab.cluster.specification import LabSpec
 
 UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING,STAGE_OUT,SIGNALING,STOPPED,REQUEUED"
 FORGOTTEN = "Invalid job id"
+NO_INDEX_YET = "the DB index is being set, try again"
 """What squeue says of a job that was over long ago."""
 POLL_S = 0.1
 PARENT, PREFIX = Path("/var/tmp"), "senergy-test-"
@@ -121,6 +122,21 @@ class LabDriver:
         silent = [] if any(o.startswith(("-o", "--output")) for o in options) else ["--output=/dev/null"]
         argv = ["sbatch", "--parsable", *silent, *options, *what]
         return int(self.run(*argv, input=script, **more).stdout.split(";")[0])
+
+    def update(self, *argv: str) -> None:
+        """Change jobs with scontrol, e.g. `update("release", "12,13")`.
+
+        slurmctld refuses a change until slurmdbd has given the job an index, for example after slurmctld has
+        restarted. The command is then repeated, as Slurm's message demands.
+        """
+        deadline = time.monotonic() + 60
+        while True:
+            done = self.run("scontrol", *argv, check=False)
+            if NO_INDEX_YET not in done.stderr:
+                break
+            assert time.monotonic() < deadline, done.stderr
+            time.sleep(POLL_S)
+        assert done.returncode == 0, f"{argv}: {done.returncode}: {done.stdout}{done.stderr}"
 
     def wait(self, job_id: int, timeout: float = 120) -> str:
         """Wait until a job with all its array tasks and components has ended, including epilogs.

@@ -122,8 +122,8 @@ class OrderedQueue:
         if not wanted.keys() >= set(jobs):
             return False
         text = ",".join(map(str, jobs))
-        self.lab.run("scontrol", "hold", text)
-        self.lab.run("scontrol", "release", text)
+        self.lab.update("hold", text)
+        self.lab.update("release", text)
         queue = QueueTableSource(self.lab.layout.queue_table).read()
         given = dict(zip(queue.job_id.tolist(), queue.site_factor.tolist(), strict=True))
         return all(given.get(job) == wanted[job] for job in jobs)

@@ -54,7 +54,7 @@ def given_anew(lab: LabDriver, job: int) -> int:
     """
     release(lab, job)
     given = priorities(lab)[job]
-    lab.run("scontrol", "hold", str(job))
+    lab.update("hold", str(job))
     return given
 
 
@@ -65,7 +65,7 @@ def held(lab: LabDriver, command: str = "true", **more: Any) -> int:
 
 def release(lab: LabDriver, *jobs: int) -> None:
     """Release held jobs together. Each job gets its priority immediately."""
-    lab.run("scontrol", "release", ",".join(map(str, jobs)))
+    lab.update("release", ",".join(map(str, jobs)))
 
 
 def blocker(lab: LabDriver) -> int:

@@ -181,8 +181,8 @@ def test_a_table_replaced_a_thousand_times_a_second(lab: LabDriver, table_path: 
     try:
         for job in jobs:
             release(lab, job)
-            lab.run("scontrol", "hold", str(job))
-            lab.run("scontrol", "release", str(job))
+            lab.update("hold", str(job))
+            release(lab, job)
     finally:
         stop.set()
         writer.join()

@@ -59,7 +59,7 @@ def test_by_default_the_shortest_goes_first(queue):
 
 def test_nice_costs_a_place_per_thousand(queue):
     short, middle, long = submit(queue, 1, 10, 30)
-    queue.lab.run("scontrol", "update", f"JobId={short}", "Nice=1500")
+    queue.lab.update("update", f"JobId={short}", "Nice=1500")
     assert run(queue, [short, middle, long]) == [middle, short, long]
 
 
@@ -75,7 +75,7 @@ def test_nice_given_at_submission_counts_too(queue):
 def test_a_priority_set_by_an_administrator_stays_unchanged(queue, priority, place):
     jobs = submit(queue, 1, 10, 30)
     middle = jobs[1]
-    queue.lab.run("scontrol", "update", f"JobId={middle}", f"Priority={priority}")
+    queue.lab.update("update", f"JobId={middle}", f"Priority={priority}")
     queue.until(lambda: queue.place(middle) is None, "the job being left alone")
     queue.ranked([jobs[0], jobs[2]], POLICY)
     assert queue.priorities()[middle] == priority
@@ -87,7 +87,7 @@ def test_a_priority_set_by_an_administrator_stays_unchanged(queue, priority, pla
 def test_a_user_holds_and_releases_her_job(queue):
     short, middle, long = submit(queue, 1, 10, 30, user="nobody")
     queue.lab.run("scontrol", "uhold", str(short), user="nobody")
-    queue.lab.run("scontrol", "hold", str(middle))
+    queue.lab.update("hold", str(middle))
     assert run(queue, [long]) == [long]
     queue.close()
     assert queue.lab.job(short)["Reason"] == "JobHeldUser"
@@ -95,7 +95,7 @@ def test_a_user_holds_and_releases_her_job(queue):
     queue.lab.run("scontrol", "release", str(middle), user="nobody", check=False)
     assert queue.priorities()[middle] == 0  # a user cannot release a job that an administrator holds
     queue.lab.run("scontrol", "release", str(short), user="nobody")
-    queue.lab.run("scontrol", "release", str(middle))
+    queue.lab.update("release", str(middle))
     assert run(queue, [short, middle]) == [short, middle]
 
 

@@ -38,9 +38,9 @@ def test_nice_holds_and_fixed_priorities_keep_their_meaning(lab: LabDriver):
     blocker(lab)
     plain, nice, fixed, stays = (held(lab) for _ in range(4))
     put_in_force(lab, {plain: 5000, nice: 5000, fixed: 5000, stays: 5000}, default=700)
-    lab.run("scontrol", "update", f"jobid={nice}", "nice=1000")
+    lab.update("update", f"jobid={nice}", "nice=1000")
     release(lab, plain, nice, fixed)
-    lab.run("scontrol", "update", f"jobid={fixed}", "priority=123")
+    lab.update("update", f"jobid={fixed}", "priority=123")
     new = lab.sbatch("true", "--exclusive", "-wn1", "-t5")
     assert priorities(lab) == {plain: 5000, nice: 4000, fixed: 123, stays: 0, new: 700}
     lab.run("scontrol", "top", str(nice))  # by nice values of the user's jobs, so the plugin's pass keeps it
@@ -59,14 +59,14 @@ def test_a_pass_reorders_pending_jobs_and_writes_the_queue(lab: LabDriver):
     first = lab.sbatch("true", *options, "--energy-policy=edp", "--energy-cap=300", "--job-name=näme '; x")
     fixed = held(lab)
     release(lab, fixed)
-    lab.run("scontrol", "update", f"jobid={fixed}", "priority=123")
+    lab.update("update", f"jobid={fixed}", "priority=123")
     after = lab.sbatch("true", *options, f"--dependency=afterok:{first}", "--no-requeue", "--nice=7")
     later = lab.sbatch("true", *options, "--begin=now+3600", "--deadline=now+7200")
     array = lab.sbatch("true", *options, "--array=0-4")
     waiting = held(lab, user="nobody")
     shape = lab.sbatch("true", "-N1", "-n3", "-c2", "-wn1", "-t90")
     noted = "admincomment=site; energy-flags: ENERGY_FINGERPRINT=0123456789abcdef"
-    lab.run("scontrol", "update", f"jobid={shape}", noted)
+    lab.update("update", f"jobid={shape}", noted)
     write(lab, {first: 900, fixed: 800, after: 700, shape: 600})
     wanted = {first: 900, fixed: 123, shape: 600, waiting: 0}
     until(lambda: wanted.items() <= priorities(lab).items(), "the pass", PASS_S)
