@@ -40,7 +40,7 @@ with contextlib.suppress(ImportError):  # some tests run where only Slurm and py
 
     untimed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     settings.register_profile("search", max_examples=300, **untimed)
-    settings.register_profile("same", max_examples=100, derandomize=True, **untimed)
+    settings.register_profile("same", max_examples=50, derandomize=True, **untimed)
     settings.register_profile("check", settings.get_profile("same"), max_examples=10)
     settings.load_profile("same")
 

@@ -18,6 +18,7 @@ from slurm_energy.cli import doctor, main, setup
 from slurm_energy.cli.setup_dialogue import TerminalDialogue
 from slurm_energy.config import Config
 from slurm_energy.errors import UsageError
+from slurm_energy.setup import slurm_state
 from slurm_energy.setup.dialogue import SetupOutcome
 from slurm_energy.setup.journal import SetupEntry
 from slurm_energy.setup.plan import DATABASE_DIRECTORY, Role, SetupPlan
@@ -36,8 +37,10 @@ SITE = Path(__file__).parents[1] / "setup_sites/plain/etc/slurm"
 def options(tmp_path, monkeypatch):
     """Return options of `senergy setup` for the test configuration `plain` of Slurm.
 
-    The files of slurm-energy are in a temporary directory.
+    The files of slurm-energy are in a temporary directory. slurmctld does not answer, which the real scontrol
+    reports only after ten seconds.
     """
+    monkeypatch.setattr(slurm_state, "running_settings", lambda site: None)
     monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setenv("SLURM_CONF", "")
     library = tmp_path / "lib"
