@@ -57,7 +57,7 @@ LIST_OF_NEEDS := import configparser, sys; c = configparser.ConfigParser(); c.re
 $(VENV)/.installed-check: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing slurm-energy and the needs of its unit tests into $(VENV)"
 	@$(PIP) --no-compile --no-deps --editable . & package=$$!; \
-	$(BIN)/python -c '$(LIST_OF_NEEDS)' check | $(PIP) --no-compile --requirement /dev/stdin; needs=$$?; \
+	$(BIN)/python -c '$(LIST_OF_NEEDS)' check | packaging/install-requirements $(VENV); needs=$$?; \
 	wait $$package && [ $$needs = 0 ] && touch $@ $(VENV)/.installed-lab
 
 $(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/bin/python
