@@ -16,7 +16,8 @@ case "$*" in
 *"pip config list") cat "$here/settings" ;;
 *"pip install --quiet uv") exit "$(cat "$here/uv-exists")" ;;
 *) eval "file=\\${$#}"
-   { echo "$2 index=${UV_DEFAULT_INDEX-} certificate=${SSL_CERT_FILE-}"; cat "$file"; } >>"$here/installed"
+   settings="index=${UV_DEFAULT_INDEX-} certificate=${SSL_CERT_FILE-} constraint=${UV_CONSTRAINT-}"
+   { echo "$2 $settings"; cat "$file"; } >>"$here/installed"
    exit "$(cat "$here/$2-fails")" ;;
 esac
 """
@@ -42,29 +43,30 @@ def install(environment: Path) -> tuple[int, str]:
 
 
 def test_uv_installs_the_requirements(environment: Path) -> None:
-    assert install(environment) == (0, f"uv index= certificate=\n{NEEDS}")
+    assert install(environment) == (0, f"uv index= certificate= constraint=\n{NEEDS}")
 
 
-def test_uv_takes_index_and_certificate_from_the_settings_of_pip(environment: Path) -> None:
-    settings = "global.index-url='https://host/simple'\n:env:.cert='/etc/cert file.pem'\nglobal.timeout='9'\n"
+def test_uv_takes_over_the_settings_of_pip(environment: Path) -> None:
+    settings = "global.index-url='https://host/simple'\nglobal.constraint='/c.txt'\n"
+    settings += ":env:.cert='/etc/cert file.pem'\n"
     (environment / "bin/settings").write_text(settings)
-    installed = f"uv index=https://host/simple certificate=/etc/cert file.pem\n{NEEDS}"
+    installed = f"uv index=https://host/simple certificate=/etc/cert file.pem constraint=/c.txt\n{NEEDS}"
     assert install(environment) == (0, installed)
 
 
 @pytest.mark.parametrize("setting", ["global.proxy='host:3128'", ":env:.no-index='1'", "unknown"])
 def test_pip_installs_where_its_settings_say_more(environment: Path, setting: str) -> None:
     (environment / "bin/settings").write_text(f"global.timeout='9'\n{setting}\n")
-    assert install(environment) == (0, f"pip index= certificate=\n{NEEDS}")
+    assert install(environment) == (0, f"pip index= certificate= constraint=\n{NEEDS}")
 
 
 def test_pip_installs_where_uv_cannot_be_had(environment: Path) -> None:
     (environment / "bin/uv-exists").write_text("1")
-    assert install(environment) == (0, f"pip index= certificate=\n{NEEDS}")
+    assert install(environment) == (0, f"pip index= certificate= constraint=\n{NEEDS}")
 
 
 def test_pip_installs_after_a_failure_of_uv_and_decides_the_exit_code(environment: Path) -> None:
     (environment / "bin/uv-fails").write_text("2")
     (environment / "bin/pip-fails").write_text("7")
-    both = f"uv index= certificate=\n{NEEDS}pip index= certificate=\n{NEEDS}"
+    both = f"uv index= certificate= constraint=\n{NEEDS}pip index= certificate= constraint=\n{NEEDS}"
     assert install(environment) == (7, both)
