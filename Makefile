@@ -103,7 +103,8 @@ demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo
 
 # Without apt: tests of what this machine lacks (a C compiler, root, Slurm, munge) are skipped and say why.
-CHECK_WORKERS ?= $(shell nproc)
+# One more than the processors, because some tests wait.
+CHECK_WORKERS ?= $(shell expr $$(nproc) + 1)
 check: DEB :=
 # Lint runs beside the tests, because neither keeps two cores busy.
 check: $(VENV)/.installed-check
