@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ from slurm_energy.controller.http.node_hosts import NodeHosts
 from slurm_energy.controller.http.node_routes import NodeRoutes
 from slurm_energy.controller.http.server import ControllerServer
 from slurm_energy.controller.live_reports import LiveReports
-from slurm_energy.controller.periodic_tasks import run_until
+from slurm_energy.controller.periodic_tasks import kept_running, run_until
 from slurm_energy.controller.policy_file import PolicyPublication, write_policy_file
 from slurm_energy.controller.power_saving.loop import PowerSavingLoop
 from slurm_energy.controller.queue.priority_loop import PriorityLoop
@@ -58,7 +58,7 @@ from slurm_energy.controller.tuning.history_cache import HistoryCache, training_
 from slurm_energy.controller.tuning.learner import TuningLearner
 from slurm_energy.controller.tuning.oracle_refit import OracleRefit
 from slurm_energy.errors import EnergyError
-from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.openmetrics.exposition import MetricFamily
 from slurm_energy.openmetrics.listener import MetricsListener
 from slurm_energy.policies.catalogue import policy_caps
@@ -274,26 +274,31 @@ class ActiveController:
         return self._resignation
 
     async def _work_until(self, stop: asyncio.Event) -> None:
+        interval_s = lambda: self._config.controller.enrich_interval_s  # noqa: E731
+        tasks: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+            self._enrichment.loop,
+            lambda: drop_old_data(lambda: self._config, self._store, self._grid, self._failures),
+            lambda: self._history.loop(interval_s),
+            lambda: self._learner.loop(interval_s),
+            lambda: self._adjustments.loop(interval_s),
+            lambda: self._comments.loop(interval_s),
+            self._refit.loop,
+            self._usage.loop,
+            self._priority.loop,
+            self._budget.loop,
+            self._grid.loop,
+            self._quotas.loop,
+            self._deferral.loop,
+            self._saving.loop,
+            self._clusters.loop,
+            self._alerts.loop,
+            self._server.admission.loop,
+            self._server.roles.loop,
+        )
+        errors = UnexpectedErrorLog(log)
         loops = (
-            self._enrichment.loop(),
-            drop_old_data(lambda: self._config, self._store, self._grid, self._failures),
-            self._history.loop(lambda: self._config.controller.enrich_interval_s),
-            self._learner.loop(lambda: self._config.controller.enrich_interval_s),
-            self._adjustments.loop(lambda: self._config.controller.enrich_interval_s),
-            self._comments.loop(lambda: self._config.controller.enrich_interval_s),
-            self._refit.loop(),
-            self._usage.loop(),
-            self._priority.loop(),
-            self._budget.loop(),
-            self._grid.loop(),
-            self._quotas.loop(),
-            self._deferral.loop(),
-            self._saving.loop(),
-            self._clusters.loop(),
-            self._alerts.loop(),
+            *(kept_running(task, errors) for task in tasks),
             self._manager.keep_alive(),
-            self._server.admission.loop(),
-            self._server.roles.loop(),
             *([self._watch_lease(self._lease, self._host)] if self._lease and self._host else []),
         )
         await run_until(stop, loops, self._commands.stop)

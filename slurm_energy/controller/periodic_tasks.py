@@ -4,7 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, Final
+
+from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import UnexpectedErrorLog
+
+PAUSE_S: Final = 10.0
+"""Pause after an unexpected error of a task."""
+
+
+async def kept_running(
+    task: Callable[[], Coroutine[Any, Any, None]], errors: UnexpectedErrorLog, pause_s: float = PAUSE_S
+) -> None:
+    """Run an endless task, and start it again after an unexpected error.
+
+    Without this, a value that one task cannot process would end senergyctld, which would meet the same value
+    after each restart. Expected errors (`EnergyError`) are raised.
+
+    Args:
+        task: function that returns a new coroutine of the task.
+        errors: log of unexpected errors, each with its traceback.
+        pause_s: seconds between an error and the next start.
+    """
+    while True:
+        try:
+            return await task()
+        except EnergyError:
+            raise
+        except Exception as error:
+            errors.report(error, "a task of senergyctld failed and is started again")
+            await asyncio.sleep(pause_s)
 
 
 async def run_until(

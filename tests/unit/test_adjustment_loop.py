@@ -21,7 +21,7 @@ from adjustment_examples import (
 
 from slurm_energy import config as configuration
 from slurm_energy.accounting import adjustments
-from slurm_energy.controller.diagnosis import adjustment_routes
+from slurm_energy.controller.diagnosis import adjustment_routes, adjustment_trials
 from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
 
@@ -113,6 +113,21 @@ def test_runs_with_and_without_the_adjustment_alternate_while_noise_hides_the_ga
         (trial,) = (await site.routes.show({}, ALICE))["trials"]
         assert trial["state"] == "pending"
         assert (len(trial["after"]), trial["controls"]) == (2, 2)
+
+    played(play())
+
+
+def test_a_trial_that_cannot_be_verified_is_undone_and_does_not_stop_the_others(site, monkeypatch):
+    async def play():
+        await applied(site)
+        await site.run(with_workers, "workers")
+
+        def fail(*_):
+            raise OverflowError("math range error")
+
+        monkeypatch.setattr(adjustment_trials, "decide", fail)
+        assert await site.loop.verify() == 0
+        assert await site.trial_states() == ["undone"]
 
     played(play())
 

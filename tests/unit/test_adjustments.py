@@ -266,6 +266,12 @@ def test_useless_adjustments_are_rarely_kept_whatever_the_noise(noise, useless, 
     assert kept_share(0.6, noise) >= useful
 
 
+def test_absurd_numbers_of_samples_are_compared_too():
+    absurd = decide(PROPOSAL, [run(samples=1e6)], [run(samples=1e-305)], 3)  # both are figures of a user
+    assert absurd.verdict is TrialVerdict.UNDONE and math.isfinite(absurd.time_ratio)
+    assert math.isfinite(decide(PROPOSAL, [run(samples=1e-305)], [run(samples=1e6)], 3).time_ratio)
+
+
 def test_runs_of_different_length_are_compared_per_sample_or_step():
     longer = run(1400.0, 1.6e6, samples=2000.0)
     decision = decide(PROPOSAL, [run(samples=1000.0)], [longer], 3)

@@ -1,16 +1,19 @@
 """Tests of the periodic tasks of senergyctld.
 
 All tasks end when the daemon stops, and when one of them fails. The commands for which tasks wait are
-stopped before the tasks end.
+stopped before the tasks end. A task with an unexpected error starts again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
-from slurm_energy.controller.periodic_tasks import run_until
+from slurm_energy.controller.periodic_tasks import kept_running, run_until
+from slurm_energy.errors import UnavailableError
+from slurm_energy.log_once import UnexpectedErrorLog
 
 
 async def _endless(events: list[str], name: str) -> None:
@@ -46,3 +49,27 @@ def test_the_error_of_a_task_ends_the_others() -> None:
     with pytest.raises(ValueError, match="lost"):
         asyncio.run(run())
     assert events == ["stopped commands", "first cancelled"]
+
+
+def test_a_task_starts_again_after_an_unexpected_error_which_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    starts = []
+
+    async def task() -> None:
+        starts.append(len(starts))
+        if len(starts) < 4:
+            raise OverflowError("math range error")
+
+    asyncio.run(kept_running(task, UnexpectedErrorLog(logging.getLogger("test")), pause_s=0.0))
+    assert starts == [0, 1, 2, 3]
+    (line,) = caplog.records
+    assert "started again" in line.message and line.exc_info
+
+
+def test_an_expected_error_of_a_task_is_raised() -> None:
+    async def task() -> None:
+        raise UnavailableError("the lease is lost")
+
+    with pytest.raises(UnavailableError):
+        asyncio.run(kept_running(task, UnexpectedErrorLog(logging.getLogger("test")), pause_s=0.0))

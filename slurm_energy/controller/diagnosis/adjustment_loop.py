@@ -84,14 +84,19 @@ class AdjustmentLoop:
         """Verify all pending trials, and return the number of trials that were decided.
 
         A trial tests an adjustment of a program in further runs. The decision is whether the adjustment is
-        kept or undone.
+        kept or undone. A trial that cannot be verified is undone, so that it does not stop the others.
+
+        Raises:
+            UnavailableError: the database does not answer.
         """
         count = 0
         for trial in await self._store.read(adjustments.pending_trials, self._config().cluster.name):
             try:
                 decision = await self._trials.verify(trial)
-            except (KeyError, TypeError, ValueError, UsageError) as error:  # of another release
-                log.warning("trial %d is undone, it cannot be read: %r", trial.key, error)
+            except UnavailableError:
+                raise
+            except Exception as error:  # of another release, or with figures beyond all limits
+                self._errors.report(error, f"trial {trial.key} is undone; further ones are not logged")
                 await self._store.write(adjustments.decide_trial, trial.key, "undone", self._clock())
                 continue
             if decision is not None:

@@ -52,6 +52,8 @@ _SAME_ACTIVITY: Final = 0.1
 _MIN_OWN: Final = 0.05
 """Minimum fraction of the time and energy of a run that remains after subtracting the delay by other work."""
 _MIN_RATIO: Final = 0.01
+_MAX_LOG: Final = 700.0
+"""The exponential of a larger number exceeds the range of floats. Samples are figures of users."""
 _MIN_TAIL: Final = 0.02
 """Minimum idle time at the end of a run, as a fraction, if its time limit did not cut off its work."""
 _ENDED_WELL: Final = "COMPLETED"
@@ -281,7 +283,7 @@ def _decision(
     permitted = math.log1p(slowdown_percent / 100)
     saves_energy = energies is not None and energy < -energy_error and time <= permitted
     saves_time = time < -time_error and energy <= energy_error
-    ratios = math.exp(time), math.exp(energy) if energies else None
+    ratios = _ratio(time), _ratio(energy) if energies else None
     predicted = _log_gain(proposal)
     saving = max(-energy if saves_energy else 0.0, -time if saves_time else 0.0)
     if 0 < saving < _SHORTFALL * predicted and runs < MIN_RUNS_OF_SHORTFALL:
@@ -303,6 +305,11 @@ def _decision(
             TrialVerdict.UNDECIDED, "within the noise: awaits a further run", unit, *ratios, error
         )
     return TrialDecision(TrialVerdict.UNDONE, reason, unit, *ratios, error)
+
+
+def _ratio(logarithm: float) -> float:
+    """Return the ratio with a natural logarithm. Ratios beyond the range of floats become finite."""
+    return math.exp(max(-_MAX_LOG, min(_MAX_LOG, logarithm)))
 
 
 def _refusal(
