@@ -345,6 +345,25 @@ def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
     assert accounting.ids() == [0, 1, 3]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_node_cannot_take_the_record_id_of_another_node(accounting, together):
+    """Users can read the ids of running jobs. The true record is refused, not lost as if it were stored."""
+    forged = item(node="evil", uid=6, record_id="known")
+    true = item(node="n1", record_id="known", trace=encode_trace(0.0, 1.0, {"cpu": [1.0]}))
+    other = item(node="n1", job_id=2, record_id="other")
+    items, _ = record_store.read_items([forged, true, other])
+    with accounting.connect() as connection:
+        if not together:
+            record_store.store(connection, items[:1], 1.0)
+        accepted, refusals = record_store.store(connection, items if together else items[1:], 1.0)
+    assert accepted == (["known", "other"] if together else ["other"])
+    assert [(one.record_id, one.outcome) for one in refusals] == [("known", RefusalOutcome.REJECTED)]
+    assert "another node" in refusals[0].error
+    assert accounting.rows("SELECT count(*) FROM traces") == [(0,)]
+    with accounting.connect() as connection:
+        assert record_store.store(connection, items[:1], 1.0) == (["known"], [])
+
+
 def column(raw):
     return base64.b64encode(zlib.compress(raw)).decode()
 

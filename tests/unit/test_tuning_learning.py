@@ -234,6 +234,18 @@ class TestStore:
             assert tuning_runs.unlearned_jobs(connection) == []
             assert len(tuning_runs.find_runs(connection, None)) == 1
 
+    @pytest.mark.parametrize("name", ["hardware", "model", "fingerprint", "workload"])
+    def test_a_run_with_a_name_too_long_for_the_table_does_not_stop_the_others(self, store_location, name):
+        store = Accounting(store_location)
+        deliver(store, 7)
+        deliver(store, 8)
+        with engine.connect(store.path) as connection:
+            first, second = (found.key for found in tuning_runs.unlearned_jobs(connection))
+            too_long = run_row(**{name: 7 * "Intel(R) Xeon(R) Platinum 8358 CPU + "})
+            tuning_runs.store_learned(connection, [(first, too_long), (second, run_row())])
+            assert tuning_runs.unlearned_jobs(connection) == []
+            assert len(tuning_runs.find_runs(connection, None)) == 1
+
     def test_huge_records_are_not_read(self, store, monkeypatch):
         monkeypatch.setattr(tuning_runs, "MAX_RECORD_BYTES", 10)
         deliver(store, 7)

@@ -28,6 +28,7 @@ from sqlalchemy import (
 
 from slurm_energy.accounting.engine import transaction
 from slurm_energy.accounting.json_fields import text_value
+from slurm_energy.accounting.schema.tables import MAX_NAME
 from slurm_energy.accounting.schema.tables import jobs as _jobs
 from slurm_energy.accounting.schema.tables import records as _records
 from slurm_energy.accounting.schema.tables import tuning_runs as _runs
@@ -143,8 +144,18 @@ def store_learned(connection: Connection, learned: Iterable[tuple[int, StoredRun
     with transaction(connection):
         for key, run in learned:
             connection.execute(update(_jobs).where(_jobs.c.id == key).values(tuning_learned=True))
-            if run is not None and len(run.body.encode()) <= MAX_BODY_BYTES:
+            if run is not None and _fits(run):
                 _insert(connection, key, run)
+
+
+def _fits(run: StoredRun) -> bool:
+    """Return whether the table of runs can hold a run.
+
+    The hardware of a job on many kinds of processors can have a longer name. PostgreSQL and MariaDB would
+    refuse the run together with the marks of the other jobs of the transaction.
+    """
+    names = (run.owner, run.hardware, run.workload, run.fingerprint, run.model)
+    return len(run.body.encode()) <= MAX_BODY_BYTES and all(len(name or "") <= MAX_NAME for name in names)
 
 
 def _insert(connection: Connection, key: int, run: StoredRun) -> None:

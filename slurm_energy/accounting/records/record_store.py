@@ -237,22 +237,43 @@ def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: 
     """
     try:
         with savepoint(connection, "items"):
-            _insert_rows(connection, items, received)
+            return _insert_rows(connection, items, received)
     except value_errors(connection) as error:
         if len(items) == 1:
             reason = f"energy record: not stored: {error_reason(error)}"
             return [Refusal(items[0].index, items[0].record.record_id, reason)]
         return [refusal for item in items for refusal in _insert(connection, [item], received)]
-    return []
 
 
-def _insert_rows(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:
+def _insert_rows(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> list[Refusal]:
+    """Insert records with their attachments, and return the records whose id belongs to another node."""
     insert_missing(connection, tables.records, [_row(item, received) for item in items])
+    taken = _with_ids_of_other_nodes(connection, items)
+    reason = "energy record: its record_id belongs to the record of another node"
+    refusals = [Refusal(item.index, item.item_id, reason) for item in items if item.index in taken]
+    items = [item for item in items if item.index not in taken]
     traced = {item.item_id: (item.trace_end, item.trace) for item in items if item.trace is not None}
     _insert_attachments(connection, tables.traces, traced)
     observed = {i.item_id: (i.record.end, i.observation) for i in items if i.observation is not None}
     _insert_attachments(connection, observation_tables.observations, observed)
     _note_nodes(connection, items, received)
+    return refusals
+
+
+def _with_ids_of_other_nodes(connection: Connection, items: Sequence[DeliveredRecord]) -> set[int]:
+    """Return the indexes of the records whose record id is stored for another node.
+
+    Users can read the id of a running job's record. A node that delivers a record with this id must not
+    prevent the true record from being stored, or receive the attachments of the true record.
+    """
+    stored: dict[str, tuple[str, str]] = {}
+    columns, ids = tables.records.c, [item.item_id for item in items]
+    for first in range(0, len(ids), _CHUNK):
+        own = columns.record_id.in_(ids[first : first + _CHUNK])
+        rows = connection.execute(select(columns.record_id, columns.cluster, columns.node).where(own))
+        stored.update((record_id, (cluster, node)) for record_id, cluster, node in rows)
+    nodes = {item.index: (item.record.cluster, item.record.node) for item in items}
+    return {item.index for item in items if stored.get(item.item_id, nodes[item.index]) != nodes[item.index]}
 
 
 def _insert_attachments(
