@@ -1136,6 +1136,36 @@ def test_a_slow_directory_service_blocks_one_thread_per_user(controller, monkeyp
     controller.session(story)
 
 
+@pytest.mark.timeout(120)
+def test_a_hung_directory_service_blocks_no_delivery(controller, monkeypatch):
+    """If lookups of many users hang, these users receive one line, and agents still deliver records."""
+    monkeypatch.setattr(dispatcher, "RIGHTS_TIMEOUT_S", 0.5)
+    answer, asked = threading.Event(), []
+
+    def name_of(uid):
+        asked.append(uid)
+        answer.wait()
+        return f"user{uid}"
+
+    monkeypatch.setattr(authorization, "name_of", name_of)
+
+    async def story(c):
+        users = [asyncio.create_task(c.get("/v1/status", uid=ALICE + n)) for n in range(60)]
+        try:
+            async with asyncio.timeout(30):
+                for response in await asyncio.gather(*users):
+                    assert refused(response, 503, 4, "directory service", "no answer")
+                assert refused(await c.get("/v1/status", uid=asked[0]), 503, 4, "directory service")
+                assert asked.count(asked[0]) == 1
+                assert len((await c.post({"items": [item(job_id=1)]}))[1]["accepted"]) == 1
+        finally:
+            answer.set()
+        assert (await c.get("/v1/status", uid=ALICE + 59))[0] == 200
+        return True
+
+    assert controller.session(story)
+
+
 def test_only_operators_see_whose_quota_is_used(controller):
     shown = {"quotas": {"quotas": 2, "over_level": 1, "over": ["user bob has used 93 %"], "held_jobs": 0}}
     controller.server._status = lambda: shown

@@ -5,13 +5,16 @@ In one test, files of Slurm are on a file system that hangs. senergyctld must ch
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from slurm_energy.accounting.controller_lease import LeaseState
 from slurm_energy.config import parse
-from slurm_energy.controller.standby import controller_host
+from slurm_energy.controller.standby import controller_host, failover
 from slurm_energy.controller.standby.controller_host import ControllerHost
 
 
@@ -41,6 +44,30 @@ def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatc
     while host.beside is None:
         host.observe_slurmctld()
     assert host.presence().beside_slurmctld is True
+
+
+def test_the_lease_is_renewed_while_an_observation_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop is reported as working while an observation of slurmctld waits for a thread."""
+    monkeypatch.setattr(failover, "_WATCH_INTERVAL_S", 0.001)
+    ends = threading.Event()
+
+    class Lease:
+        state, is_lost, is_valid, notes = LeaseState(), True, False, 0
+
+        def note_loop(self) -> None:
+            self.notes += 1
+            if self.notes == 3:
+                ends.set()
+
+    class HangingHost:
+        has_ended = False
+
+        def observe_slurmctld(self) -> None:
+            self.has_ended = ends.wait(20)
+
+    lease, host = Lease(), HangingHost()
+    assert asyncio.run(failover.wait_until_resigned(cast(Any, lease), cast(Any, host))) is None
+    assert host.has_ended
 
 
 def test_an_invalid_configuration_is_not_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -37,8 +37,12 @@ _DELIVERIES_BYTES: Final = 96 << 20  # bound on all deliveries in memory
 DELIVERY_TIMEOUT_S: Final = 30.0
 BODY_TIMEOUT_S: Final = 10.0
 BUSY_DELAY_S: Final = 2.0
+RIGHTS_TIMEOUT_S: Final = 5.0
+"""Time for which a request waits for the directory service, shorter than the client's time limit."""
 _DECODERS: Final = 4  # few, because munged serves Slurm too
 _SIGNERS: Final = 2
+_RIGHTS_THREADS: Final = 8
+"""Threads of their own, so that a slow directory service blocks only requests that need it."""
 _HTTP_STATUS: Final[dict[type[EnergyError], int]] = {
     UsageError: 400,
     ForbiddenError: 403,
@@ -105,6 +109,7 @@ class RequestDispatcher:
         self._signers = ThreadPoolExecutor(_SIGNERS, "munge-encode")
         self._deliveries = ByteBudget(_DELIVERIES_BYTES)
         self._serving_tasks: set[asyncio.Task[web.StreamResponse]] = set()
+        self._rights_threads = ThreadPoolExecutor(_RIGHTS_THREADS, "rights")
         self._rights_lookups: dict[int, asyncio.Task[Rights]] = {}
 
     def handler(self, route: Route) -> Handler:
@@ -146,13 +151,38 @@ class RequestDispatcher:
             raise
 
     async def _rights_of(self, uid: int) -> Rights:
-        """Return the rights of a user. Simultaneous requests of one user share one lookup thread."""
+        """Return the rights of a user. Simultaneous requests of one user share one lookup thread.
+
+        Raises:
+            UnavailableError: the directory service does not answer in time.
+        """
         lookup = self._rights_lookups.get(uid)
         if lookup is None:
-            lookup = asyncio.create_task(asyncio.to_thread(self._rights, uid))
+            lookup = asyncio.create_task(self._look_up_rights(uid))
             self._rights_lookups[uid] = lookup
-            lookup.add_done_callback(lambda _: self._rights_lookups.pop(uid, None))
-        return await asyncio.shield(lookup)
+            lookup.add_done_callback(functools.partial(self._finish_lookup, uid))
+        try:
+            async with asyncio.timeout(RIGHTS_TIMEOUT_S):
+                return await asyncio.shield(lookup)
+        except TimeoutError:
+            raise _late_rights(uid) from None
+
+    async def _look_up_rights(self, uid: int) -> Rights:
+        """Look up the rights of a user in a thread. The lookup is dropped if no thread is free in time.
+
+        A running lookup cannot be stopped. It continues, so that the user occupies one thread only.
+        """
+        call = self._rights_threads.submit(self._rights, uid)
+        result = asyncio.wrap_future(call)
+        await asyncio.wait([result], timeout=RIGHTS_TIMEOUT_S)
+        if call.cancel():
+            raise _late_rights(uid)
+        return await result
+
+    def _finish_lookup(self, uid: int, lookup: asyncio.Task[Rights]) -> None:
+        self._rights_lookups.pop(uid, None)
+        if not lookup.cancelled():
+            lookup.exception()  # retrieved here; the requests that waited for it have received it
 
     async def _serve(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Answer a request of an identified user. Sign every response except "server busy"."""
@@ -213,6 +243,11 @@ class RequestDispatcher:
                     response = await responder.stream(answer)
             await responder.finish(response)  # an unread response keeps its user's turn
             return response
+
+
+def _late_rights(uid: int) -> UnavailableError:
+    why = f"no answer about uid {uid} within {RIGHTS_TIMEOUT_S:g} s"
+    return UnavailableError("directory service of the controller's host", why, "try again later")
 
 
 def _client_connected(request: web.Request) -> bool:

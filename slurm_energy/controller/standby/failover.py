@@ -51,8 +51,23 @@ async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> s
         Name of the controller that should become active; None if another controller has already taken the
         lease and is active.
     """
+    # Not between two observations: they wait for a thread and for Slurm's files, which may take longer than
+    # the lease lasts.
+    noting = asyncio.create_task(_note_loop(lease))
+    try:
+        return await _successor(lease, host)
+    finally:
+        noting.cancel()
+
+
+async def _note_loop(lease: ControllerLease) -> None:
     while True:
         lease.note_loop()
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+
+
+async def _successor(lease: ControllerLease, host: ControllerHost) -> str | None:
+    while True:
         await asyncio.to_thread(host.observe_slurmctld)
         if lease.is_lost:
             return None
