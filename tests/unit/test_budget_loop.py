@@ -234,6 +234,57 @@ def test_a_restarted_daemon_continues(site: Callable[..., Site]) -> None:
     world.run(after)
 
 
+def refused_read(*_: Any) -> None:
+    raise OperationalError("", {}, Exception("connection refused"))
+
+
+def test_a_restarted_daemon_decides_only_with_the_live_limits(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = site()
+
+    async def before(s: Site) -> None:
+        await s.step(3)
+        await s.routes.set({"budget": "site", "watts": 1500.0}, OPERATOR)
+
+    async def after(s: Site) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(budgets, "overrides", refused_read)
+            for _ in range(3):
+                with pytest.raises(UnavailableError):
+                    await s.loop.decide()
+            assert not s.loop.states
+        await s.loop.decide()
+        assert [status.limit_watts for status in s.loop.states] == [1500.0]
+
+    world.run(before)
+    world.run(after)
+
+
+def test_a_stored_live_limit_applies_as_soon_as_it_can_be_read(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(s: Site) -> None:
+        s.start(1, s.nodes[0])
+        await s.step(8)
+        for watts, limit in ((1100.0, 1100.0), (None, 2000.0)):
+            with monkeypatch.context() as patch:
+                patch.setattr(budgets, "overrides", refused_read)
+                answer = await s.routes.set({"budget": "site", "watts": watts}, OPERATOR)
+                assert answer["limit_watts"] == limit
+                ceiling = dict(s.nodes[0].ceiling)
+                with pytest.raises(UnavailableError):
+                    await s.step()
+                with pytest.raises(UnavailableError):
+                    await s.step()
+                assert all(s.nodes[0].ceiling[name] <= held for name, held in ceiling.items())
+            await s.step(5)
+            assert [status.limit_watts for status in s.loop.states] == [limit]
+            assert s.power <= limit
+
+    site().run(story)
+
+
 def test_no_raise_is_sent_while_the_database_refuses(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:

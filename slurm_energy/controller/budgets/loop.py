@@ -100,7 +100,8 @@ class BudgetLoop:
         self.policy_lines: tuple[str, ...] = ()
         self._cycle_s, self._decided_s = 0.0, time.monotonic()
         self._error: str | None = None
-        self._has_overrides = False
+        self._overrides_due = True
+        self._loading_overrides = asyncio.Lock()
         self.decided_unix_s: float | None = None
         self.cycle: BudgetCycle | None = None
         self.parts: BudgetParts | None = None
@@ -197,17 +198,21 @@ class BudgetLoop:
         """Make one decision about the power budgets, and store it for a restart of the controller.
 
         Raises:
-            UnavailableError: the state could not be stored. The decision then raises no power limit.
+            UnavailableError: the state could not be stored, or a change of live limits could not be read. The
+                decision then raises no power limit.
         """
         parts = self.parts
         if parts is None:
             return
         if not parts.is_restored:
             await self._restore(parts)
+        unread = await self._load_due_overrides()
         began_s = time.monotonic()
         async with self._lock:
             cycle = await self._in_thread(lambda: parts.decide(time.time(), began_s, self.signals.texts))
-            problem = await self._save_nodes(parts)
+            if unread is not None:
+                await self._in_thread(parts.engine.withdraw_raises)
+            problem = await self._save_nodes(parts) or unread
         self._cycle_s = time.monotonic() - began_s
         if parts is self.parts:
             self._use(parts, cycle, began_s)
@@ -228,15 +233,21 @@ class BudgetLoop:
                 `change.budget` applies again.
             change: entry of the audit trail.
 
+        If the database cannot be read after the change, the decisions try to read the change until they
+        succeed.
+
         Raises:
             UnavailableError: the database refused; nothing is changed.
         """
         cluster = self.config.cluster.name
-        if override is not None:
-            await self._store.write(budgets.set_override, cluster, override, change)
-        else:
-            await self._store.write(budgets.clear_override, cluster, change.budget or "", change)
-        await self._load_overrides()
+        try:
+            if override is not None:
+                await self._store.write(budgets.set_override, cluster, override, change)
+            else:
+                await self._store.write(budgets.clear_override, cluster, change.budget or "", change)
+        finally:
+            self._overrides_due = True  # even after an error: a server may have committed before it was lost
+        await self._load_due_overrides()
         self._wake.set()
 
     async def report(self, function: Callable[[BudgetCycle], T]) -> T | None:
@@ -370,10 +381,10 @@ class BudgetLoop:
         """
         cluster = self.config.cluster.name
         bodies = await self._store.read(budgets.nodes, cluster)
+        await self._load_overrides()  # before the engine continues: no decision is made without live limits
         damaged = await self._in_thread(lambda: parts.restore(bodies, time.monotonic()))
         if damaged:
             log.warning("power budgets: the stored state of %d nodes cannot be read", len(damaged))
-        await self._load_overrides()
         # Until Slurm answers, nodes that have never reported do not count.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_INPUTS_TIMEOUT_S):
@@ -382,10 +393,25 @@ class BudgetLoop:
         why = f"{len(self.config.budgets)} budgets, {len(bodies)} nodes known from before"
         self.recorder.note(BudgetChange(time.time(), None, None, "start", why))
 
+    async def _load_due_overrides(self) -> UnavailableError | None:
+        """Load the live limits if they may have changed. Return the error if they cannot be read."""
+        if self._overrides_due:
+            try:
+                await self._load_overrides()
+            except UnavailableError as error:
+                return error
+        return None
+
     async def _load_overrides(self) -> None:
-        found = await self._store.read(budgets.overrides, self.config.cluster.name, time.time())
-        if self.parts is not None:
-            self.parts.limits.set_overrides(found)
+        async with self._loading_overrides:  # an earlier, slower read must not replace a later one
+            self._overrides_due = False
+            try:
+                found = await self._store.read(budgets.overrides, self.config.cluster.name, time.time())
+            except BaseException:
+                self._overrides_due = True
+                raise
+            if self.parts is not None:
+                self.parts.limits.set_overrides(found)
 
     async def _save_nodes(self, parts: BudgetParts) -> UnavailableError | None:
         """Store the power limits that the nodes may receive after the last decision.
