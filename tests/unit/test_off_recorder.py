@@ -6,10 +6,29 @@ reports include this energy.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import logging
+from pathlib import Path
+from typing import Any
 
-from slurm_energy.accounting.records.off_periods import OffPeriod
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from slurm_energy import config as configuration
+from slurm_energy.accounting.records.off_periods import OffPeriod, store_off_periods
+from slurm_energy.accounting.schema.tables import node_periods
+from slurm_energy.controller.budgets.loop import BudgetLoop
+from slurm_energy.controller.live_reports import LiveReports
+from slurm_energy.controller.power_saving import loop as power_saving
+from slurm_energy.controller.power_saving.loop import PowerSavingLoop
 from slurm_energy.controller.power_saving.off_recorder import PERIOD_S, OffRecorder
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.running_jobs import RunningJobCache
+from slurm_energy.errors import UnavailableError
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.slurm.node_power_states import NodePowerStatus
 
 
 def test_period_has_the_mean_of_the_readings() -> None:
@@ -40,3 +59,83 @@ def test_energy_is_unknown_with_few_readings_and_after_a_step_of_the_clock() -> 
     recorder.update({"n1": 9.0}, 2000.0)
     assert recorder.update({"n1": 9.0}, 1500.0) == []
     assert recorder.update({}, 1600.0) == [OffPeriod("n1", 1500, 1600, 900_000_000)]
+
+
+def off_periods(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, failures: int, writes: int
+) -> list[tuple[int, int]]:
+    """Run power saving for a node that is off. Return begin and end of the stored periods.
+
+    Args:
+        folder: folder of the database.
+        monkeypatch: replaces the statement that stores periods.
+        failures: number of the first writes that fail.
+        writes: number of writes after which power saving ends.
+    """
+    text = f"""
+        [cluster]
+        name = "c1"
+        [controller]
+        state_dir = "{folder}"
+        [power_saving]
+        mode = "observe"
+        boot_socket = "{folder}/boot.sock"
+        power_program_interval_s = 1
+        """
+    config, ticks, attempts = configuration.parse(text), itertools.count(), list[int]()
+
+    def no_slurm(argv: Any) -> str:
+        raise UnavailableError("scontrol", "not installed")
+
+    async def story() -> list[tuple[int, int]]:
+        store, log = Store(folder / "senergy.db"), RepeatedFailureLog(logging.getLogger("test"))
+        budget = BudgetLoop(config, store, None, RunningJobCache(no_slurm), log)
+        live = LiveReports(lambda: config)
+        loop = PowerSavingLoop(
+            *(lambda: config, store, live, budget, log, no_slurm), lambda: 1000.0 * next(ticks)
+        )
+        loop._boots.observe([NodePowerStatus("n1", frozenset({"IDLE", "POWERED_DOWN"}))], 0.0)
+        enough = asyncio.Event()
+        running = asyncio.get_running_loop()
+
+        def write(*args: Any) -> None:
+            attempts.append(1)
+            if len(attempts) <= failures:
+                raise OperationalError("", {}, Exception("the server does not answer"))
+            store_off_periods(*args)
+            if len(attempts) >= writes:
+                running.call_soon_threadsafe(enough.set)
+
+        monkeypatch.setattr(power_saving, "store_off_periods", write)
+        task = asyncio.create_task(loop.loop())
+        try:
+            await enough.wait()
+            return await store.read(
+                lambda connection: [
+                    (int(begin), int(end))
+                    for begin, end in connection.execute(
+                        select(node_periods.c.start, node_periods.c.end).order_by(node_periods.c.start)
+                    )
+                ]
+            )
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            budget.close()
+            store.close()
+
+    return asyncio.run(story())
+
+
+def test_periods_are_stored_after_the_database_was_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Periods that end while the database does not answer are stored later, without a gap."""
+    stored = off_periods(tmp_path, monkeypatch, failures=1, writes=2)
+    assert len(stored) == 2
+    assert all(first[1] == second[0] for first, second in itertools.pairwise(stored))
+
+
+def test_the_oldest_of_too_many_periods_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(power_saving, "MAX_UNSTORED", 1)
+    assert len(off_periods(tmp_path, monkeypatch, failures=1, writes=2)) == 1

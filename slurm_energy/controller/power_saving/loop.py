@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting.history.node_arrivals import read_node_arrivals
-from slurm_energy.accounting.records.off_periods import store_off_periods
+from slurm_energy.accounting.records.off_periods import OffPeriod, store_off_periods
 from slurm_energy.config import Config
 from slurm_energy.controller.budgets.away_power import AwayPower
 from slurm_energy.controller.budgets.loop import BudgetLoop
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from slurm_energy.controller.power_saving.engine import CycleReport, PowerSavingEngine
 
 _OFF_PAUSE_S: Final = 5.0
+MAX_UNSTORED: Final = 100_000
+"""Maximum number of periods kept while the database is away: those of 10,000 nodes in two hours."""
 _DAY_S: Final = 86400.0
 _RECENT: Final = 20
 _READ_TIMEOUT_S: Final = 8.0
@@ -78,6 +80,7 @@ class PowerSavingLoop:
         self._boots = NodeBoots()
         self._away = AwayPower(self._boots, config().controller.state_folder / _LEARNED_FILE)
         self._off = OffRecorder()
+        self._unstored_off: deque[OffPeriod] = deque(maxlen=MAX_UNSTORED)
         self._follow_states, self._program = CommandRunner(_READ_TIMEOUT_S), CommandRunner(_PROGRAM_TIMEOUT_S)
         self._boot_waits = BootWaitServer(
             *(self._boot_socket, lambda: read_power_states(self._read_states), self._boots, failures, clock)
@@ -131,18 +134,22 @@ class PowerSavingLoop:
             await asyncio.sleep(settings.power_program_interval_s)
 
     async def _record_off(self) -> None:
-        """Store the periods in which nodes were off, with the energy measured in these periods."""
+        """Store the periods in which nodes were off, with the energy measured in these periods.
+
+        Periods that cannot be stored are kept for the next call. The oldest of too many periods are dropped.
+        """
         off = [name for name, (phase, _) in self._boots.away().items() if phase is PowerPhase.OFF]
         now = self._clock()
-        ended = self._off.update({name: self._away.off_watts.get(name) for name in off}, now)
-        if not ended:
+        self._unstored_off += self._off.update({name: self._away.off_watts.get(name) for name in off}, now)
+        if not self._unstored_off:
             return
         cluster = self._config().cluster.name
         try:
-            await self._store.write(store_off_periods, cluster, ended, now)
+            await self._store.write(store_off_periods, cluster, list(self._unstored_off), now)
         except EnergyError as error:
             self._failures.report(_OFF_PERIODS, str(error))
         else:
+            self._unstored_off.clear()
             self._failures.clear(_OFF_PERIODS)
 
     def _measure_once(self, program: Path | None) -> None:
