@@ -6,8 +6,10 @@ These deliveries are stored together in the next transaction. Each delivery gets
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from slurm_energy.accounting.schema import migrations, tables
 from slurm_energy.controller.records import write_batches
 from slurm_energy.controller.records.write_batches import WriteBatches
 from slurm_energy.errors import UnavailableError
+from slurm_energy.reports.trace import encode_trace
 
 
 class Writes:
@@ -95,6 +98,40 @@ def test_each_delivery_gets_the_results_of_its_own_records(tmp_path: Path) -> No
     assert [accepted for accepted, _ in results] == [["id0", "id1"], ["id2", "id0"]]
     assert [[refusal.index for refusal in refused] for _, refused in results] == [[], [2]]
     assert count == 4
+
+
+def test_a_record_without_an_attachment_that_is_too_large_is_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent would send a record that is not confirmed again and again."""
+    monkeypatch.setattr(record_store, "backend_of", lambda _: SimpleNamespace(max_text_bytes=lambda _: 500))
+    path = tmp_path / "a.db"
+    migrations.prepare(path)
+    raw = [example(number, record_id=f"id{number}") for number in range(3)]
+    seen = {"node": raw[0]["node"], "series": [], "ranks": [], "later": random.Random(1).randbytes(500).hex()}
+    trace = encode_trace(1000.0, 1.0, {f"gpu[{number}]": [1.0] * 9 for number in range(50)})
+    items, refusals = record_store.read_items(
+        [
+            {"record": raw[0]},
+            {"record": raw[1], "observation": seen},
+            {"record": raw[2], "observation": seen, "trace": trace},
+        ],
+        now=NOW,
+    )
+    assert not refusals
+    with connect(path) as connection:
+        ((accepted, refused),) = store_together(connection, [items], NOW, record_store.store)
+        count = connection.execute(select(func.count()).select_from(tables.records)).scalar_one()
+    assert count == 3 and accepted == ["id0", "id1", "id2"]
+    without_trace, without_observation = (
+        record_store.RefusalOutcome.TRACE_REJECTED,
+        record_store.RefusalOutcome.OBSERVATION_REJECTED,
+    )
+    assert sorted((refusal.index, refusal.outcome) for refusal in refused) == [
+        (1, without_observation),
+        (2, without_observation),
+        (2, without_trace),
+    ]
 
 
 def test_periods_of_several_nodes_are_stored_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -17,6 +17,8 @@ from slurm_energy.accounting.records.record_store import DeliveredRecord, Refusa
 ItemT = TypeVar("ItemT", DeliveredRecord, DeliveredPeriod)
 StorageResult = tuple[list[str], list[Refusal]]
 """Ids of the items that are in the database now, and the refusals of other items."""
+_STORED_OUTCOMES: Final = frozenset({RefusalOutcome.TRACE_REJECTED, RefusalOutcome.OBSERVATION_REJECTED})
+"""Outcomes of records that are stored, without an attachment."""
 
 
 def store_together(
@@ -46,7 +48,7 @@ def store_together(
         for item in delivery:
             refused = by_number.get(number, [])
             own[1].extend(dataclasses.replace(refusal, index=item.index) for refusal in refused)
-            is_stored = all(refusal.outcome is RefusalOutcome.TRACE_REJECTED for refusal in refused)
+            is_stored = all(refusal.outcome in _STORED_OUTCOMES for refusal in refused)
             if is_stored and item.item_id in stored:
                 own[0].append(item.item_id)
             number += 1
