@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ import pytest
 import store_examples as stored
 
 from slurm_energy.accounting.records import job_facts, record_store
+from slurm_energy.accounting.records.node_coverage import missing_node_seconds
 from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
 from slurm_energy.config import Config
 from slurm_energy.controller.grid.source import GridFactorSource
 from slurm_energy.controller.http.authorization import Rights
+from slurm_energy.controller.records import usage_routes
 from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.records.usage_loop import UsageLoop
 from slurm_energy.controller.records.usage_routes import UsageRoutes
@@ -133,6 +136,24 @@ def test_users_do_not_see_missing_hours_of_nodes(store: Store) -> None:
     query = DAY | {"edges": f"{T0 - HOUR},{T0 + 2 * HOUR}"}
     assert ask(store, ALICE, query)["missing_node_seconds"] is None
     assert not any("node-hours" in note for note in ask(store, ALICE, query)["notes"])
+
+
+def test_missing_hours_are_computed_once_and_beside_the_event_loop(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many nodes, the computation takes seconds, in which the event loop would answer no request."""
+    threads: list[int] = []
+
+    def counted(*args: Any) -> dict[str, int]:
+        threads.append(threading.get_ident())
+        return missing_node_seconds(*args)
+
+    monkeypatch.setattr(usage_routes, "missing_node_seconds", counted)
+    query = DAY | {"edges": f"{T0 - HOUR},{T0},{T0 + 2 * HOUR}"}
+    ask(store, ALICE, query)
+    assert not threads
+    ask(store, OPERATOR, query)
+    assert len(threads) == 2 and threading.get_ident() not in threads
 
 
 def test_emissions_follow_the_intensity_of_each_hour(store: Store) -> None:

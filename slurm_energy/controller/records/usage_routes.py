@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from slurm_energy.accounting.records.node_coverage import missing_node_seconds, off_energy
@@ -83,26 +84,11 @@ class UsageRoutes:
         )
         usage = await self._store.read_within(_QUERY_TIMEOUT_S, read_usage, asked)
         uncounted = await self._store.read(uncounted_periods)
-        with_meter = rights.everything or config.controller.public_meter
-        groups = visible_groups(usage.groups, rights.visibility, rights.name, with_meter=with_meter)
-        rows = await asyncio.to_thread(usage_rows, usage, groups, request.by, rates)
-        if request.nodes:
-            rows = [row | {"cpu_seconds": None, "gpu_seconds": None, "jobs": None} for row in rows]
-        return {
-            "window": {"start": start, "end": end},
-            "intervals": [list(interval) for interval in asked.intervals],
-            "by": list(request.by),
-            "rows": rows,
-            "parents": await self._parents(config.cluster.name) if "account" in request.by else {},
-            "meter_visible": with_meter,
-            "missing_node_seconds": _missing(usage) if with_meter else None,
-            "off": _off(usage) if with_meter else None,
-            "has_carbon": factors.carbon is not None,
-            "currency": factors.currency if factors.price is not None else "",
-            "basis": _basis(factors, start, end, rows),
-            "notes": _notes(usage, uncounted, with_meter=with_meter),
-            **rights.described(),
-        }
+        parents = await self._parents(config.cluster.name) if "account" in request.by else {}
+        answer = _Answer(
+            request, rights, factors, rates, with_meter=rights.everything or config.controller.public_meter
+        )
+        return await asyncio.to_thread(answer.content, usage, uncounted, parents)
 
     async def _parents(self, cluster: str) -> dict[str, dict[str, str]]:
         """Return the parent account of each account of a cluster.
@@ -116,6 +102,68 @@ class UsageRoutes:
             return {}
         accounts = {name: tree.parents.get(name, "") for name in tree.accounts}
         return {cluster: accounts} if accounts else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The response to a request, made from the sums in the database.
+
+    For many nodes and intervals, the methods take seconds. Call them in a thread.
+
+    Attributes:
+        request: the request.
+        rights: rights of the user.
+        factors: emissions and cost per kWh.
+        rates: the same, per microjoule.
+        with_meter: whether the user may see idle and unattributed energy.
+    """
+
+    request: UsageRequest
+    rights: Rights
+    factors: GridFactors
+    rates: GridRates
+    with_meter: bool
+
+    def content(
+        self, usage: WindowUsage, uncounted: int, parents: dict[str, dict[str, str]]
+    ) -> dict[str, Any]:
+        """Return the response.
+
+        Args:
+            usage: sums of the window.
+            uncounted: number of periods that the sums do not contain yet.
+            parents: parent account of each account, by cluster.
+
+        Raises:
+            UsageError: the response would be too long.
+        """
+        start, end = self.request.edges[0], self.request.edges[-1]
+        rows = self._rows(usage)
+        missing = _missing(usage) if self.with_meter else None
+        off = _off(usage) if self.with_meter else None
+        return {
+            "window": {"start": start, "end": end},
+            "intervals": [[interval.start, interval.end] for interval in usage.intervals],
+            "by": list(self.request.by),
+            "rows": rows,
+            "parents": parents,
+            "meter_visible": self.with_meter,
+            "missing_node_seconds": missing,
+            "off": off,
+            "has_carbon": self.factors.carbon is not None,
+            "currency": self.factors.currency if self.factors.price is not None else "",
+            "basis": _basis(self.factors, start, end, rows),
+            "notes": _notes(usage, uncounted, missing or [], off or []),
+            **self.rights.described(),
+        }
+
+    def _rows(self, usage: WindowUsage) -> list[dict[str, Any]]:
+        rights, request = self.rights, self.request
+        groups = visible_groups(usage.groups, rights.visibility, rights.name, with_meter=self.with_meter)
+        rows = usage_rows(usage, groups, request.by, self.rates)
+        if request.nodes:
+            rows = [row | {"cpu_seconds": None, "gpu_seconds": None, "jobs": None} for row in rows]
+        return rows
 
 
 def _missing(usage: WindowUsage) -> list[dict[str, Any]]:
@@ -140,33 +188,31 @@ def _basis(factors: GridFactors, start: int, end: int, rows: list[dict[str, Any]
     return factors.footprint([(float(start), float(end), joules)]).basis
 
 
-def _notes(usage: WindowUsage, uncounted: int, *, with_meter: bool) -> list[str]:
+def _notes(
+    usage: WindowUsage, uncounted: int, missing: list[dict[str, Any]], off: list[dict[str, Any]]
+) -> list[str]:
     notes = []
     if any(interval.prorated for interval in usage.intervals):
         notes.append(
             "an edge of the window or of an interval is inside a measured period; its energy was divided in "
             "proportion to time"
         )
-    missing = sum(sum(missing_node_seconds(usage, interval).values()) for interval in usage.intervals)
-    if missing and with_meter:
-        hours = missing / _SECONDS_PER_HOUR
+    if missing:
+        hours = sum(entry["node_seconds"] for entry in missing) / _SECONDS_PER_HOUR
         notes.append(
             f"nodes delivered no energy for {hours:.2f} node-hours of the window: not measured, not 0"
         )
-    if with_meter:
-        notes += _off_notes(usage)
+    if off:
+        notes.append(_off_note(off))
     if uncounted:
         notes.append(f"{uncounted} periods of nodes have just arrived and are not counted yet")
     return notes
 
 
-def _off_notes(usage: WindowUsage) -> list[str]:
-    off = [one for interval in usage.intervals for one in off_energy(usage, interval).values()]
-    if not off:
-        return []
-    hours = sum(seconds for seconds, _ in off) / _SECONDS_PER_HOUR
-    energies = [energy_uj for _, energy_uj in off]
+def _off_note(off: list[dict[str, Any]]) -> str:
+    hours = sum(entry["node_seconds"] for entry in off) / _SECONDS_PER_HOUR
+    energies = [entry["energy_microjoules"] for entry in off]
     known = [energy_uj for energy_uj in energies if energy_uj is not None]
     kwh = sum(known) * _MICROJOULES / 3.6e6
     text = f"their energy of {kwh:.3g} kWh is not in the sums" if len(known) == len(energies) else ""
-    return [f"nodes were powered down for {hours:.2f} node-hours of the window: {text or 'energy unknown'}"]
+    return f"nodes were powered down for {hours:.2f} node-hours of the window: {text or 'energy unknown'}"
