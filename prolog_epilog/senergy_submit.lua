@@ -488,17 +488,20 @@ end
 -- Returns the digest of a batch script without its #SBATCH lines and of its arguments, as energy.so computes it
 -- on the node (spank/fingerprint.c). Returns nil for other jobs and for scripts longer than SCRIPT_MAX.
 local function fingerprint(job_desc)
-    local script, arguments = job_desc.script, {}
-    if type(script) ~= "string" then
-        return nil
+    local script, count = job_desc.script, math.max((tonumber(job_desc.argc) or 1) - 1, 0)
+    if type(script) ~= "string" or #script + count > SCRIPT_MAX then
+        return nil -- each argument adds one byte at least
     end
-    for i = 1, (tonumber(job_desc.argc) or 1) - 1 do
-        arguments[i] = "\0" .. tostring(job_desc.argv[i])
+    -- Slurm builds the table of all arguments again for each access to `argv`.
+    local argv, arguments, length = count > 0 and job_desc.argv, {}, #script
+    for i = 1, count do
+        arguments[i] = "\0" .. tostring(argv[i])
+        length = length + #arguments[i]
+        if length > SCRIPT_MAX then
+            return nil
+        end
     end
     local rest = table.concat(arguments)
-    if #script + #rest > SCRIPT_MAX then
-        return nil
-    end
     local low, high = 0x84222325, 0xcbf29ce4
     for line in string.gmatch(script, "[^\n]*\n?") do
         if string.sub(line, 1, 7) ~= "#SBATCH" then

@@ -695,3 +695,28 @@ def test_long_scripts_and_sites_that_want_none_get_no_digest(lua, noting, tmp_pa
         path = tmp_path / "policies"
         path.write_text(policy_file_text(configuration.parse(f"[priority]\n{priority}\n")))
         assert fingerprints(lua, path, (b"#!/bin/sh\n",)) == ["nil"]
+
+
+def test_the_arguments_of_a_batch_script_are_read_once(lua, noting):
+    chunk = """
+        local function reads(script, argc, text)
+            local count, fields = 0, { user_name = "a", script = script, argc = argc }
+            local argv = setmetatable({}, { __index = function() return text end })
+            local job = setmetatable({}, {
+                __index = function(_, name)
+                    count = count + (name == "argv" and 1 or 0)
+                    return name == "argv" and argv or fields[name]
+                end,
+            })
+            check(job, 1)
+            return job.admin_comment ~= nil, count
+        end
+        print(reads("x", 1000, "ab"))
+        print(reads("x", 20000, ""))
+        print(reads("x", 16384, ""))
+        print(reads("x", 10000, string.rep("y", 4096)))
+        print(reads("x", 1, ""))
+        print(reads(string.rep("x", 16385), 0, ""))
+    """
+    texts = ["true\t1", "false\t0", "true\t1", "false\t1", "true\t0", "false\t0"]
+    assert run_lua(lua, chunk, noting) == texts
