@@ -29,11 +29,24 @@ local SIZE_FIELDS = {
     "tres_per_socket",
     "tres_per_task",
 }
+-- Fields of which Slurm refuses longer texts, but only after job_submit (_test_job_desc_fields). Slurm does not limit
+-- `licenses` in every release.
+local LIMITED_FIELDS = {
+    "account",
+    "qos",
+    "partition",
+    "gres",
+    "tres_per_job",
+    "tres_per_node",
+    "tres_per_socket",
+    "tres_per_task",
+}
+local LIMIT = 1024
 local SHORT_FIELDS = { cpus_per_task = true, pn_min_cpus = true, ntasks_per_node = true, shared = true }
 
 -- Reads the lines of the policy file about licenses. Returns nil if there are none.
 function M.parse(text)
-    local rules = { users = {}, scopes = {}, power = {} }
+    local rules = { users = {}, scopes = {}, power = {}, ours = {} }
     for line in string.gmatch(text or "", "[^\n]+") do
         local words = {}
         for word in string.gmatch(line, "[^ ]+") do
@@ -42,12 +55,14 @@ function M.parse(text)
         local power = rules.power[words[2]]
         if words[1] == "license" then
             rules.name, rules.max = words[2], tonumber(words[3])
+            rules.ours[words[2] or ""] = true
         elseif words[1] == "license-users" then
             for i = 2, #words do
                 rules.users[tonumber(words[i])] = true
             end
         elseif words[1] == "license-scope" and words[4] then
             rules.scopes[#rules.scopes + 1] = { name = words[2], kind = words[3], of = words[4] }
+            rules.ours[words[2]] = true
         elseif words[1] == "license-delay" then
             rules.delay_s = tonumber(words[2])
         elseif words[1] == "license-power" and words[2] then
@@ -79,6 +94,18 @@ local function text_of(job, name)
     return type(value) == "string" and value ~= "" and value or nil
 end
 
+-- Returns the reason to refuse a job with a text that Slurm would refuse later, or nil. This module may not spend
+-- time on such texts, because slurmctld waits.
+local function long_text(job_desc)
+    for _, name in ipairs(LIMITED_FIELDS) do
+        local length = #(text_of(job_desc, name) or "")
+        if length > LIMIT then
+            return string.format("%s: %d characters; Slurm accepts at most %d", name, length, LIMIT)
+        end
+    end
+    return nil
+end
+
 local function has(list, name)
     for one in string.gmatch(list or "", "[^,]+") do
         if one == name then
@@ -106,16 +133,8 @@ local function license_names(job, rules)
 end
 
 local function is_ours(item, rules)
-    local name = string.match(item, "^%s*([^%s:=*@]+)%s*[:=*]?[^@]*$")
-    if name == rules.name then
-        return true
-    end
-    for _, scope in ipairs(rules.scopes) do
-        if name == scope.name then
-            return true
-        end
-    end
-    return false
+    local name = not string.find(item, "@", 1, true) and string.match(item, "^%s*([^%s:=*]+)")
+    return name and rules.ours[name] or false
 end
 
 -- Returns a list of licenses without ours, and the sum of our counts by name (nil if a count is not valid).
@@ -169,23 +188,25 @@ local function add_gpus(gpus, request, times)
     end
 end
 
--- Returns the power in a flag of the job, or nil. A client may give a flag twice; the largest value counts, because
--- the node may use either.
-local function flag_watts(job, flag)
-    local largest = nil
+-- Returns the power in each flag of the job. A client may give a flag twice; the largest value counts, because the
+-- node may use either.
+local function flag_watts(job)
+    local largest = {}
     for _, entry in pairs(job.spank_job_env or {}) do
         local name, value = string.match(tostring(entry), "^([^=]+)=(.*)$")
-        if name and string.gsub(name, "^SPANK_", "") == flag then
-            local amount, unit = string.match(value, "^(%d+%.?%d*)(%a*)$")
+        name = name and string.gsub(name, "^SPANK_", "")
+        if name == "ENERGY_CAP" or name == "ENERGY_GPU_CAP" then
+            local amount, unit = string.match(value, "^(%d[%d.]*)(%a*)$")
             local factor = ({ [""] = 1, W = 1, kW = 1e3, MW = 1e6 })[unit or "?"]
-            largest = math.max(largest or 0, amount and factor and tonumber(amount) * factor or math.huge)
+            local watts = factor and tonumber(amount)
+            largest[name] = math.max(largest[name] or 0, watts and watts * factor or math.huge)
         end
     end
     return largest
 end
 
 -- Returns the power in watts that a job adds in a partition at most.
-local function partition_watts(job, power)
+local function partition_watts(job, power, caps)
     local top = number(job, "max_nodes")
     local nodes = math.max(1, number(job, "min_nodes") or 1, top and top < 1e6 and top or 1)
     local per_task = number(job, "cpus_per_task") or 1
@@ -204,21 +225,24 @@ local function partition_watts(job, power)
         watts = nodes * (power.node or 0)
         gpus[#gpus + 1] = { count = 0, all = nodes * (power.gpus or 0) }
     end
-    local gpu_cap, gpu_watts, all_watts = flag_watts(job, "ENERGY_GPU_CAP") or math.huge, 0, 0
+    local gpu_cap, gpu_watts, all_watts = caps.ENERGY_GPU_CAP or math.huge, 0, 0
     for _, one in ipairs(gpus) do
         local each = math.min(one.kind and power.gpu_kinds[one.kind] or power.gpu or 0, gpu_cap)
         gpu_watts, all_watts = gpu_watts + one.count * each, math.max(all_watts, (one.all or 0) * each)
     end
     nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
-    return math.min(watts + math.max(gpu_watts, all_watts), (flag_watts(job, "ENERGY_CAP") or math.huge) * nodes)
+    return math.min(watts + math.max(gpu_watts, all_watts), (caps.ENERGY_CAP or math.huge) * nodes)
 end
 
 -- Returns the license in watts of a job.
 function M.watts(job, rules)
-    local most = 0
+    local most, caps, seen = 0, flag_watts(job), {}
     for partition in string.gmatch(text_of(job, "partition") or rules.default_partition or "*", "[^,]+") do
         local power = rules.power[partition] or rules.power["*"]
-        most = math.max(most, power and partition_watts(job, power) or 0)
+        if power and not seen[power] then
+            seen[power] = true
+            most = math.max(most, partition_watts(job, power, caps))
+        end
     end
     return math.floor(math.max(1, math.min(math.ceil(most), rules.max, MAX_COUNT)))
 end
@@ -240,8 +264,10 @@ function M.submit(job_desc, text)
     if not rules then
         return nil
     end
-    local licenses = text_of(job_desc, "licenses")
-    if licenses and string.find(licenses, "|", 1, true) then
+    local problem, licenses = long_text(job_desc), text_of(job_desc, "licenses")
+    if problem then
+        return problem
+    elseif licenses and string.find(licenses, "|", 1, true) then
         return "--licenses: a choice with '|' is not possible under a power budget; request one of them"
     end
     strip_tasks(job_desc, rules)
@@ -270,6 +296,10 @@ function M.modify(job_desc, job_rec, uid, text)
     local rules = M.parse(text)
     if not rules or rules.users[uid] then
         return nil
+    end
+    local problem = long_text(job_desc)
+    if problem then
+        return problem
     end
     strip_tasks(job_desc, rules)
     local changes_size = false

@@ -201,6 +201,63 @@ def test_requests_that_would_evade_the_budget_are_removed_or_refused(lua: str) -
     ]
 
 
+LONG_TEXTS = """
+    local reads = 0
+    local function submit(job)
+        local proxy = setmetatable({}, {
+            __index = function(_, name)
+                reads = reads + (name == "spank_job_env" and 1 or 0)
+                return job[name]
+            end,
+        })
+        local started = os.clock()
+        local problem = M.submit(proxy, text)
+        return problem, (rawget(proxy, "licenses") or ""):sub(-9), os.clock() - started < 1
+    end
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "licenses"),
+    [
+        ("licenses = ('a'):rep(3e5) .. '@'", "watts:10"),
+        ("licenses = (' '):rep(3e5) .. '@'", "watts:10"),
+        ("licenses = ('a,'):rep(3e5)", "watts:10"),
+        ("licenses = ('watts:1,'):rep(3e5)", "watts:10"),
+        ("spank_job_env = { 'ENERGY_CAP=' .. ('1'):rep(3e5) .. '!' }", "watts:10"),
+        ("partition = ('p,'):rep(512), spank_job_env = { 'A=1' }", "watts:10"),
+        ("partition = ('gpu,cpu,whole,'):rep(73)", "atts:1560"),
+    ],
+)
+def test_long_texts_take_little_time_in_slurmctld(lua: str, fields: str, licenses: str) -> None:
+    code = (
+        LONG_TEXTS + f"local problem, last, quick = submit({{ {fields} }}) print(problem, last, quick, reads)"
+    )
+    (said,) = lua_licenses(lua, code)
+    problem, last, quick, reads = said.split("\t")
+    assert (problem, quick, reads) == ("nil", "true", "1")
+    assert last.endswith(licenses)
+
+
+FIELDS = ["account", "qos", "partition", "gres"]
+FIELDS += ["tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task"]
+
+
+def test_texts_that_slurm_refuses_after_the_module_are_refused_first(lua: str) -> None:
+    lines = []
+    for name in FIELDS:
+        for length in (1024, 1025):
+            job = f"{{ {name} = ('x'):rep({length}) }}"
+            lines.append(f"print((M.submit({job}, text)), (M.modify({job}, {{}}, 1000, text)))")
+    lines.append("print(M.modify({ account = ('x'):rep(1025) }, {}, 77, text))")
+    lines.append("print(M.submit({ account = ('x'):rep(1025) }, 'senergy-policies 1'))")
+    expected = []
+    for name in FIELDS:
+        problem = f"{name}: 1025 characters; Slurm accepts at most 1024"
+        expected += ["nil\tnil", f"{problem}\t{problem}"]
+    assert lua_licenses(lua, "\n".join(lines)) == [*expected, "nil", "nil"]
+
+
 @pytest.mark.parametrize(
     ("change", "record", "uid", "licenses"),
     [
