@@ -40,9 +40,19 @@ local LIMITED_FIELDS = {
     "tres_per_node",
     "tres_per_socket",
     "tres_per_task",
+    "cpus_per_tres",
 }
 local LIMIT = 1024
-local SHORT_FIELDS = { cpus_per_task = true, pn_min_cpus = true, ntasks_per_node = true, shared = true }
+local SHORT_FIELDS = {
+    cpus_per_task = true,
+    pn_min_cpus = true,
+    ntasks_per_node = true,
+    ntasks_per_tres = true,
+    shared = true,
+    core_spec = true,
+    thread_spec = true,
+}
+local MAX_NODES = 1e6 -- larger numbers mean no limit, or an expression that is not valid
 
 -- Reads the lines of the policy file about licenses. Returns nil if there are none.
 function M.parse(text)
@@ -205,23 +215,84 @@ local function flag_watts(job)
     return largest
 end
 
--- Returns the power in watts that a job adds in a partition at most.
-local function partition_watts(job, power, caps)
-    local top = number(job, "max_nodes")
-    local nodes = math.max(1, number(job, "min_nodes") or 1, top and top < 1e6 and top or 1)
-    local per_task = number(job, "cpus_per_task") or 1
-    local tasks = math.max(1, number(job, "num_tasks") or 1, nodes * (number(job, "ntasks_per_node") or 0))
-    local cpus = math.max(number(job, "min_cpus") or 1, tasks * per_task, nodes * (number(job, "pn_min_cpus") or 1))
-    local watts, gpus = cpus * (power.cpu or 0), {}
-    if top and top > 0 and top < 1e6 then
-        watts = math.min(watts, nodes * (power.node or watts))
+-- Returns the number of hosts in the brackets of a host list, such as `1-3,7`, or nil.
+local function range_size(ranges)
+    local size = 0
+    for item in string.gmatch(ranges, "[^,]+") do
+        local low, high = string.match(item, "^(%d+)-(%d+)$")
+        local hosts = low and tonumber(high) - tonumber(low) + 1 or string.match(item, "^%d+$") and 1 or 0
+        if not (hosts >= 1 and hosts <= MAX_NODES) then
+            return nil
+        end
+        size = size + hosts
     end
+    return size
+end
+
+-- Returns the number of hosts of a host list such as `a[1-3,7]b[1-2],c`, or nil if it cannot be parsed.
+local function host_count(hosts)
+    local count, product = 0, 1
+    for outside, ranges in string.gmatch(hosts .. "[]", "([^%[]*)%[([^%]]*)%]") do
+        local ends = select(2, string.gsub(outside, ",", ""))
+        if ends > 0 then
+            count, product = count + product + ends - 1, 1
+        end
+        local size = ranges == "" and 1 or range_size(ranges)
+        product = size and product * size or math.huge
+    end
+    count = count + product
+    return count <= MAX_NODES and count or nil
+end
+
+-- Returns the number of nodes of a job at most, or nil if its host list cannot be parsed.
+local function node_count(job)
+    local top, tasks, per_node = number(job, "max_nodes"), number(job, "num_tasks"), number(job, "ntasks_per_node")
+    local hosts = host_count(text_of(job, "req_nodes") or "")
+    local spread = tasks and per_node and per_node > 0 and math.ceil(tasks / per_node) or 1
+    local nodes = math.max(1, number(job, "min_nodes") or 1, top and top < MAX_NODES and top or 1, spread)
+    return hosts and math.max(nodes, hosts)
+end
+
+local function gpu_count(gpus)
+    local count = 0
+    for _, one in ipairs(gpus) do
+        count = count + one.count
+    end
+    return count
+end
+
+-- Returns the GPUs and the tasks of a job on `nodes` nodes, and the CPUs per GPU.
+local function gpus_and_tasks(job, nodes, sockets)
+    local tasks = math.max(1, number(job, "num_tasks") or 1, nodes * (number(job, "ntasks_per_node") or 0))
+    local gpus, per_gpu = {}, {}
     add_gpus(gpus, text_of(job, "tres_per_job"), 1)
     add_gpus(gpus, text_of(job, "tres_per_node") or text_of(job, "gres"), nodes)
-    add_gpus(gpus, text_of(job, "tres_per_socket"), nodes * (power.sockets or 2))
+    add_gpus(gpus, text_of(job, "tres_per_socket"), nodes * sockets)
     add_gpus(gpus, text_of(job, "tres_per_task"), tasks)
-    if power.exclusive or number(job, "shared") == 0 then
-        nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
+    local tasks_per_gpu = number(job, "ntasks_per_tres") or 0
+    if tasks_per_gpu > 0 and #gpus == 0 then
+        gpus[1] = { count = math.ceil(tasks / tasks_per_gpu) } -- Slurm derives the missing one of the two numbers
+    end
+    tasks = math.max(tasks, gpu_count(gpus) * tasks_per_gpu, nodes * tasks_per_gpu)
+    add_gpus(per_gpu, text_of(job, "cpus_per_tres"), 1)
+    return gpus, tasks, gpu_count(per_gpu)
+end
+
+local function is_exclusive(job)
+    return number(job, "shared") == 0 or number(job, "core_spec") or number(job, "thread_spec")
+end
+
+-- Returns the power in watts that a job adds in a partition at most.
+local function partition_watts(job, power, caps, nodes)
+    local gpus, tasks, per_gpu = gpus_and_tasks(job, nodes, power.sockets or 2)
+    local cpus = math.max(number(job, "min_cpus") or 1, tasks * (number(job, "cpus_per_task") or 1))
+    cpus = math.max(cpus, nodes * (number(job, "pn_min_cpus") or 1), gpu_count(gpus) * per_gpu)
+    local watts, top = cpus * (power.cpu or 0), number(job, "max_nodes")
+    if top and top > 0 and top < MAX_NODES then
+        watts = math.min(watts, nodes * (power.node or watts))
+    end
+    nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
+    if power.exclusive or is_exclusive(job) then
         watts = nodes * (power.node or 0)
         gpus[#gpus + 1] = { count = 0, all = nodes * (power.gpus or 0) }
     end
@@ -230,18 +301,18 @@ local function partition_watts(job, power, caps)
         local each = math.min(one.kind and power.gpu_kinds[one.kind] or power.gpu or 0, gpu_cap)
         gpu_watts, all_watts = gpu_watts + one.count * each, math.max(all_watts, (one.all or 0) * each)
     end
-    nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
     return math.min(watts + math.max(gpu_watts, all_watts), (caps.ENERGY_CAP or math.huge) * nodes)
 end
 
--- Returns the license in watts of a job.
+-- Returns the license in watts of a job; the maximum of the site if the number of its nodes is not known.
 function M.watts(job, rules)
-    local most, caps, seen = 0, flag_watts(job), {}
+    local caps, seen, nodes = flag_watts(job), {}, node_count(job)
+    local most = nodes and 0 or math.huge
     for partition in string.gmatch(text_of(job, "partition") or rules.default_partition or "*", "[^,]+") do
         local power = rules.power[partition] or rules.power["*"]
-        if power and not seen[power] then
+        if nodes and power and not seen[power] then
             seen[power] = true
-            most = math.max(most, partition_watts(job, power, caps))
+            most = math.max(most, partition_watts(job, power, caps, nodes))
         end
     end
     return math.floor(math.max(1, math.min(math.ceil(most), rules.max, MAX_COUNT)))

@@ -177,6 +177,23 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
         ("het_job_offset = 1, licenses = 'watts:5'", ""),
         ("het_job_offset = 1", "nil"),
         ("num_tasks = 90000000", "watts:100000"),
+        ("req_nodes = 'n[1-50]', shared = 0", "watts:16000"),
+        ("req_nodes = 'n[01-03,7]-b[1-2],m,k9', shared = 0", "watts:3200"),
+        ("req_nodes = 'n1,n2', shared = 0, min_nodes = 1", "watts:640"),
+        ("req_nodes = 'n[1-', shared = 0", "watts:100000"),
+        ("req_nodes = 'n[1-x]'", "watts:100000"),
+        ("req_nodes = 'n[1-99999999999999999999]'", "watts:100000"),
+        ("req_nodes = 'n[1-3]', min_nodes = 5, pn_min_cpus = 64, max_nodes = 5", "watts:1600"),
+        (
+            "num_tasks = 8, ntasks_per_node = 1, tres_per_node = 'gres:gpu:8', partition = 'gpu'",
+            "watts:38480",
+        ),
+        ("tres_per_job = 'gres:gpu:1', cpus_per_tres = 'gres:gpu:64', partition = 'gpu'", "watts:1240"),
+        ("num_tasks = 4, ntasks_per_tres = 2, partition = 'gpu'", "watts:1240"),
+        ("tres_per_job = 'gpu:2', ntasks_per_tres = 8, cpus_per_task = 2, partition = 'gpu'", "watts:1520"),
+        ("core_spec = 2", "watts:320"),
+        ("thread_spec = 0", "watts:320"),
+        ("core_spec = 65534, ntasks_per_tres = 65534, shared = 65534", "watts:10"),
     ],
 )
 def test_submitted_jobs_get_their_power(lua: str, fields: str, licenses: str) -> None:
@@ -227,6 +244,8 @@ LONG_TEXTS = """
         ("spank_job_env = { 'ENERGY_CAP=' .. ('1'):rep(3e5) .. '!' }", "watts:10"),
         ("partition = ('p,'):rep(512), spank_job_env = { 'A=1' }", "watts:10"),
         ("partition = ('gpu,cpu,whole,'):rep(73)", "atts:1560"),
+        ("req_nodes = ('['):rep(3e5) .. (']'):rep(3e5)", "ts:100000"),
+        ("req_nodes = ('n[1],'):rep(3e5)", "ts:100000"),
     ],
 )
 def test_long_texts_take_little_time_in_slurmctld(lua: str, fields: str, licenses: str) -> None:
@@ -240,7 +259,7 @@ def test_long_texts_take_little_time_in_slurmctld(lua: str, fields: str, license
 
 
 FIELDS = ["account", "qos", "partition", "gres"]
-FIELDS += ["tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task"]
+FIELDS += ["tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "cpus_per_tres"]
 
 
 def test_texts_that_slurm_refuses_after_the_module_are_refused_first(lua: str) -> None:
