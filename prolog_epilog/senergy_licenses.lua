@@ -19,15 +19,18 @@ local SIZE_FIELDS = {
     "cpus_per_task",
     "pn_min_cpus",
     "ntasks_per_node",
+    "ntasks_per_tres",
     "shared",
+    "core_spec",
+    "thread_spec",
+    "req_nodes",
     "partition",
-    "account",
-    "qos",
     "gres",
     "tres_per_job",
     "tres_per_node",
     "tres_per_socket",
     "tres_per_task",
+    "cpus_per_tres",
 }
 -- Fields of which Slurm refuses longer texts, but only after job_submit (_test_job_desc_fields). Slurm does not limit
 -- `licenses` in every release.
@@ -292,8 +295,9 @@ local function partition_watts(job, power, caps, nodes)
         watts = math.min(watts, nodes * (power.node or watts))
     end
     nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
-    if power.exclusive or is_exclusive(job) then
-        watts = nodes * (power.node or 0)
+    if power.exclusive or is_exclusive(job) or job.may_be_exclusive then
+        local whole = nodes * (power.node or 0)
+        watts = job.may_be_exclusive and math.max(watts, whole) or whole
         gpus[#gpus + 1] = { count = 0, all = nodes * (power.gpus or 0) }
     end
     local gpu_cap, gpu_watts, all_watts = caps.ENERGY_GPU_CAP or math.huge, 0, 0
@@ -362,6 +366,46 @@ local function is_set(job_desc, name)
     return number(job_desc, name) ~= nil or text_of(job_desc, name) ~= nil
 end
 
+local function changes(job_desc, names)
+    for _, name in ipairs(names) do
+        if is_set(job_desc, name) then
+            return true
+        end
+    end
+    return false
+end
+
+-- Returns the job after a change. Slurm shows neither `shared` nor the numbers of tasks and of CPUs per task of a job
+-- record to Lua. A pending job therefore counts with upper bounds: a task has one CPU at least, and a node has the
+-- CPUs of one task at least.
+local function changed_job(job_desc, job_rec, is_pending)
+    local bounds = {}
+    if is_pending then
+        bounds.num_tasks = job_rec.min_cpus
+        bounds.may_be_exclusive = not is_set(job_desc, "shared")
+        if changes(job_desc, { "num_tasks", "ntasks_per_node", "ntasks_per_tres" }) then
+            bounds.cpus_per_task = job_rec.pn_min_cpus
+        end
+    end
+    return setmetatable({}, {
+        __index = function(_, name)
+            if is_set(job_desc, name) then
+                return job_desc[name]
+            elseif bounds[name] ~= nil then
+                return bounds[name]
+            end
+            return job_rec[name]
+        end,
+    })
+end
+
+-- Returns a license after a change of a job's size. It is in proportion to the number of nodes, because senergyctld
+-- may have set more than the power table says.
+local function grown(count, job, job_rec, rules)
+    local before, after = node_count(job_rec) or 1, node_count(job)
+    return after and math.min(count * math.max(1, math.ceil(after / before)), math.max(count, rules.max)) or count
+end
+
 -- Restores our licenses in a change of a job. Changes by root and by senergyctld are kept.
 function M.modify(job_desc, job_rec, uid, text)
     local rules = M.parse(text)
@@ -373,26 +417,19 @@ function M.modify(job_desc, job_rec, uid, text)
         return problem
     end
     strip_tasks(job_desc, rules)
-    local changes_size = false
-    for _, name in ipairs(SIZE_FIELDS) do
-        changes_size = changes_size or is_set(job_desc, name)
-    end
-    local requested = job_desc.licenses
-    if type(requested) ~= "string" and not changes_size then
+    local changes_size, requested = changes(job_desc, SIZE_FIELDS), job_desc.licenses
+    if type(requested) ~= "string" and not changes_size and not changes(job_desc, { "account", "qos" }) then
         return nil
     end
     if requested and string.find(requested, "|", 1, true) then
         return "Licenses: a choice with '|' is not possible under a power budget; request one of them"
     end
-    local job = setmetatable({}, {
-        __index = function(_, name)
-            return is_set(job_desc, name) and job_desc[name] or job_rec[name]
-        end,
-    })
+    local is_pending = (number(job_rec, "job_state") or PENDING) % 256 == PENDING
+    local job = changed_job(job_desc, job_rec, is_pending)
     local others = M.split(type(requested) == "string" and requested or job_rec.licenses, rules)
     local _, counts = M.split(job_rec.licenses, rules)
     local names = license_names(job, rules)
-    if (number(job_rec, "job_state") or PENDING) % 256 ~= PENDING then
+    if not is_pending then
         names = {} -- a running job keeps exactly what it has
         for name in pairs(counts) do
             names[#names + 1] = name
@@ -401,9 +438,10 @@ function M.modify(job_desc, job_rec, uid, text)
     elseif (number(job_rec, "het_job_offset") or 0) > 0 then
         names = {}
     end
-    local watts = changes_size and M.watts(job, rules) or 0
+    local before, watts = counts[rules.name], M.watts(job, rules)
     for _, name in ipairs(names) do
-        counts[name] = math.max(counts[name] or M.watts(job, rules), watts)
+        local count = counts[name] or before or watts
+        counts[name] = changes_size and math.max(grown(count, job, job_rec, rules), watts) or count
     end
     if #names > 0 or type(requested) == "string" then
         job_desc.licenses = with_ours(others, names, counts)

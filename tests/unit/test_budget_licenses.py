@@ -218,6 +218,11 @@ def test_requests_that_would_evade_the_budget_are_removed_or_refused(lua: str) -
     ]
 
 
+# Fields of a job record that Slurm shows to Lua (slurm_lua_job_record_field) and that concern its licenses.
+RECORD_FIELDS = (
+    "account cpus_per_tres gres het_job_id het_job_offset job_state licenses max_cpus max_nodes min_cpus min_nodes "
+    "partition pn_min_cpus qos spank_job_env tres_per_job tres_per_node tres_per_socket tres_per_task user_name"
+)
 LONG_TEXTS = """
     local reads = 0
     local function submit(job)
@@ -286,18 +291,37 @@ def test_texts_that_slurm_refuses_after_the_module_are_refused_first(lua: str) -
         ("licenses = 'watts:1'", "licenses = 'watts:300'", 77, "watts:1"),
         ("time_limit = 5", "licenses = 'watts:300'", 1000, "nil"),
         ("num_tasks = 64", "licenses = 'matlab:1,watts:300'", 1000, "matlab:1,watts:640"),
-        ("num_tasks = 1", "licenses = 'watts:300'", 1000, "watts:300"),
+        ("num_tasks = 1", "licenses = 'watts:900'", 1000, "watts:900"),
+        ("min_nodes = 50, max_nodes = 50", "licenses = 'watts:320', min_cpus = 1", 1000, "watts:16000"),
+        ("min_nodes = 3", "licenses = 'watts:400', min_nodes = 1", 1000, "watts:1200"),
+        ("req_nodes = 'n[1-50]'", "licenses = 'watts:320'", 1000, "watts:16000"),
+        ("num_tasks = 10", "licenses = 'watts:640', min_cpus = 64, pn_min_cpus = 64", 1000, "watts:6400"),
+        ("cpus_per_task = 64", "licenses = 'watts:100', min_cpus = 10", 1000, "watts:6400"),
+        ("partition = 'cpu'", "licenses = 'watts:64', min_cpus = 64, pn_min_cpus = 64", 1000, "watts:640"),
+        ("cpus_per_tres = 'gpu:99'", "licenses = 'watts:1', tres_per_job = 'gpu:1'", 1000, "watts:1590"),
+        ("ntasks_per_tres = 99", "licenses = 'watts:1', tres_per_job = 'gpu:1'", 1000, "watts:1590"),
+        ("core_spec = 1", "licenses = 'watts:10'", 1000, "watts:320"),
+        ("shared = 1, num_tasks = 2", "licenses = 'watts:10'", 1000, "watts:20"),
+        ("qos = 'high'", "licenses = 'watts:10', min_cpus = 64", 1000, "watts:10"),
+        ("shared = 65534, num_tasks = 4294967294", "licenses = 'watts:10'", 1000, "nil"),
+        ("min_nodes = 1", "licenses = 'watts:10', min_nodes = 2, job_state = 1", 1000, "watts:10"),
         ("partition = 'whole'", "licenses = 'watts:10', min_cpus = 1", 1000, "watts:1560"),
         ("account = 'physics'", "licenses = 'watts:10', account = 'x'", 1000, "watts:10,watts_p:10"),
         ("licenses = 'matlab:1'", "licenses = '', job_state = 1", 1000, "matlab:1"),
-        ("licenses = 'matlab:1'", "licenses = '', min_cpus = 2", 1000, "matlab:1,watts:20"),
+        ("licenses = 'matlab:1'", "licenses = '', min_cpus = 2", 1000, "matlab:1,watts:320"),
         ("licenses = 'watts:3'", "het_job_id = 5, het_job_offset = 1", 1000, ""),
     ],
 )
 def test_changes_by_users_keep_our_licenses(
     lua: str, change: str, record: str, uid: int, licenses: str
 ) -> None:
-    code = f"local job = {{ {change} }} print(M.modify(job, {{ {record} }}, {uid}, text)) print(job.licenses)"
+    code = f"""
+        local job, record = {{ {change} }}, {{ {record} }}
+        for name in pairs(record) do
+            assert((" {RECORD_FIELDS} "):find(" " .. name .. " ", 1, true), name)
+        end
+        print(M.modify(job, record, {uid}, text)) print(job.licenses)
+    """
     assert lua_licenses(lua, code) == ["nil", licenses]
 
 
