@@ -150,13 +150,17 @@ local function is_ours(item, rules)
     return name and rules.ours[name] or false
 end
 
+-- Returns the name and the count of a license. The count of an invalid item is nil.
+local function license_count(item)
+    return string.match(item, "^%s*([^%s:=*]+)"), tonumber(string.match(item, "[:=*](%d+)%s*$") or "1")
+end
+
 -- Returns a list of licenses without ours, and the sum of our counts by name (nil if a count is not valid).
 function M.split(licenses, rules)
     local others, counts = {}, {}
     for item in string.gmatch(licenses or "", "[^,;|]+") do
         if is_ours(item, rules) then
-            local name = string.match(item, "^%s*([^%s:=*]+)")
-            local count = tonumber(string.match(item, "[:=*](%d+)%s*$") or "1")
+            local name, count = license_count(item)
             local sum = count and count + (counts[name] or 0)
             counts[name] = sum and sum >= 1 and sum <= MAX_COUNT and sum or nil
         else
@@ -180,6 +184,25 @@ local function strip_tasks(job_desc, rules)
         end
     end
     job_desc.tres_per_task = table.concat(kept, ",")
+end
+
+-- Returns the licenses that Slurm must keep when the change sets Licenses=. The record contains the total. Slurm adds
+-- licenses per task again if the change sets their request or another number of tasks, but not in other changes.
+local function without_tasks(licenses, job_desc, job_rec)
+    local per_task, kept = {}, {}
+    for item in string.gmatch(text_of(job_rec, "tres_per_task") or "", "[^,]+") do
+        local name, count = license_count(string.match(item, "^%s*license[/:](.*)$") or "")
+        per_task[name or ""] = count
+    end
+    local tasks, is_replaced = number(job_desc, "num_tasks"), text_of(job_desc, "tres_per_task")
+    for _, item in ipairs(licenses) do
+        local name, count = license_count(item)
+        local each = per_task[name or ""]
+        if not each or not is_replaced and (not tasks or count == each * tasks) then
+            kept[#kept + 1] = item
+        end
+    end
+    return kept
 end
 
 -- Adds the GPUs of a request such as `gres/gpu:a100:2,gres:gpu:1` to `gpus`, a list of { kind, count }.
@@ -428,6 +451,9 @@ function M.modify(job_desc, job_rec, uid, text)
     local job = changed_job(job_desc, job_rec, is_pending)
     local others = M.split(type(requested) == "string" and requested or job_rec.licenses, rules)
     local _, counts = M.split(job_rec.licenses, rules)
+    if type(requested) ~= "string" then
+        others = without_tasks(others, job_desc, job_rec)
+    end
     local names = license_names(job, rules)
     if not is_pending then
         names = {} -- a running job keeps exactly what it has

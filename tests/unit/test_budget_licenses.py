@@ -220,9 +220,11 @@ def test_requests_that_would_evade_the_budget_are_removed_or_refused(lua: str) -
 
 # Fields of a job record that Slurm shows to Lua (slurm_lua_job_record_field) and that concern its licenses.
 RECORD_FIELDS = (
-    "account cpus_per_tres gres het_job_id het_job_offset job_state licenses max_cpus max_nodes min_cpus min_nodes "
-    "partition pn_min_cpus qos spank_job_env tres_per_job tres_per_node tres_per_socket tres_per_task user_name"
+    "account cpus_per_tres gres het_job_id het_job_offset job_state licenses max_cpus max_nodes min_cpus "
+    "min_nodes partition pn_min_cpus qos spank_job_env tres_per_job tres_per_node tres_per_socket "
+    "tres_per_task user_name"
 )
+PER_TASK = "tres_per_task = 'cpu=1,license/m:2,license:n=1'"
 LONG_TEXTS = """
     local reads = 0
     local function submit(job)
@@ -305,6 +307,11 @@ def test_texts_that_slurm_refuses_after_the_module_are_refused_first(lua: str) -
         ("qos = 'high'", "licenses = 'watts:10', min_cpus = 64", 1000, "watts:10"),
         ("shared = 65534, num_tasks = 4294967294", "licenses = 'watts:10'", 1000, "nil"),
         ("min_nodes = 1", "licenses = 'watts:10', min_nodes = 2, job_state = 1", 1000, "watts:10"),
+        ("num_tasks = 8", f"licenses = 'a:1,m:8,watts:999', {PER_TASK}", 1000, "a:1,watts:999"),
+        ("tres_per_task = 'cpu=1'", f"licenses = 'a:1,m:8,watts:999', {PER_TASK}", 1000, "a:1,watts:999"),
+        ("num_tasks = 4", f"licenses = 'a:1,m:8,watts:999', {PER_TASK}", 1000, "a:1,m:8,watts:999"),
+        ("partition = 'cpu'", f"licenses = 'a:1,m:8,watts:999', {PER_TASK}", 1000, "a:1,m:8,watts:999"),
+        ("num_tasks = 8, licenses = 'm:1'", f"licenses = 'm:8,watts:999', {PER_TASK}", 1000, "m:1,watts:999"),
         ("partition = 'whole'", "licenses = 'watts:10', min_cpus = 1", 1000, "watts:1560"),
         ("account = 'physics'", "licenses = 'watts:10', account = 'x'", 1000, "watts:10,watts_p:10"),
         ("licenses = 'matlab:1'", "licenses = '', job_state = 1", 1000, "matlab:1"),
