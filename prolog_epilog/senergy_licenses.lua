@@ -129,7 +129,8 @@ local function has(list, name)
 end
 
 -- Returns the names of the licenses of a job: that of the cluster, and those of the budgets that cover the job.
-local function license_names(job, rules)
+-- `counts` are the job's licenses before a change, which decide about budgets of users if the user is not known.
+local function license_names(job, rules, counts)
     local values = {
         account = text_of(job, "account") or text_of(job, "default_account"),
         qos = text_of(job, "qos") or text_of(job, "default_qos"),
@@ -138,7 +139,8 @@ local function license_names(job, rules)
     }
     local names = { rules.name }
     for _, scope in ipairs(rules.scopes) do
-        if has(values[scope.kind], scope.of) then
+        local is_kept = scope.kind == "user" and not values.user and counts and counts[scope.name]
+        if is_kept or has(values[scope.kind], scope.of) then
             names[#names + 1] = scope.name
         end
     end
@@ -454,7 +456,7 @@ function M.modify(job_desc, job_rec, uid, text)
     if type(requested) ~= "string" then
         others = without_tasks(others, job_desc, job_rec)
     end
-    local names = license_names(job, rules)
+    local names = license_names(job, rules, counts)
     if not is_pending then
         names = {} -- a running job keeps exactly what it has
         for name in pairs(counts) do

@@ -49,6 +49,7 @@ NODES = [
 ]
 POWERS = partition_powers(NODES, exclusive=["whole"], default="cpu")
 RULES = ["license watts 100000", "license-users 0 77", "license-scope watts_p account physics"]
+RULES += ["license-scope watts_u user alice"]
 
 
 def lua_licenses(interpreter: str, statements: str) -> list[str]:
@@ -317,6 +318,10 @@ def test_texts_that_slurm_refuses_after_the_module_are_refused_first(lua: str) -
         ("licenses = 'matlab:1'", "licenses = '', job_state = 1", 1000, "matlab:1"),
         ("licenses = 'matlab:1'", "licenses = '', min_cpus = 2", 1000, "matlab:1,watts:320"),
         ("licenses = 'watts:3'", "het_job_id = 5, het_job_offset = 1", 1000, ""),
+        ("licenses = ''", "licenses = 'watts:9,watts_u:9'", 1000, "watts:9,watts_u:9"),
+        ("licenses = ''", "licenses = 'watts:9'", 1000, "watts:9"),
+        ("licenses = ''", "licenses = 'watts:9', user_name = 'alice'", 1000, "watts:9,watts_u:9"),
+        ("licenses = ''", "licenses = 'watts:9,watts_u:9', user_name = 'bob'", 1000, "watts:9"),
     ],
 )
 def test_changes_by_users_keep_our_licenses(
