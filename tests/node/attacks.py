@@ -8,6 +8,7 @@ hold      keeps 1000 connections open, each with half a message, and reopens clo
 deaf      sends requests and never reads a response
 slow      writes a byte per second on as many connections as possible
 flood     connects and disconnects as often as possible
+brackets  sends messages of 64 KiB of empty lists on as many connections as possible
 ask       sends valid requests without a pause on 32 connections
 """
 
@@ -90,6 +91,9 @@ class Attacker:
 
     def deaf(self) -> dict[str, Any]:
         return self.keep(CONNECTIONS, b'{"op":"status"}\n' * 200, 0.1)
+
+    def brackets(self) -> dict[str, Any]:
+        return self.keep(CONNECTIONS, b'{"op":"status","x":[%s[]]}\n' % (b"[]," * 21_000), 0.5)
 
     def keep(self, most: int, data: bytes, again_s: float) -> dict[str, Any]:
         """Attack a server with many open connections until the attack is stopped.

@@ -200,7 +200,9 @@ def test_crafted_messages_of_a_user_change_and_reveal_nothing(agent: NodeAgent) 
 
 
 @pytest.mark.usefixtures("unharmed")
-@pytest.mark.parametrize("kinds", [("hold",), ("deaf", "slow"), ("flood", "ask")], ids="+".join)
+@pytest.mark.parametrize(
+    "kinds", [("hold",), ("deaf", "slow"), ("flood", "ask"), ("brackets",)], ids="+".join
+)
 def test_root_is_answered_while_a_user_attacks(agent: NodeAgent, kinds: tuple[str, ...]) -> None:
     attackers = [attack(agent, kind, 4.0) for kind in kinds]
     waits = []

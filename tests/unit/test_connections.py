@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import tempfile
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.sockets import connections, messages
 from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
 from slurm_energy.agent.sockets.server import AgentServer
+from slurm_energy.diagnosis.json_codec import MAX_OUTLIERS, MAX_PHASES, rank_to_json
+from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps, StepOutlier
 from slurm_energy.errors import UsageError
 from slurm_energy.protocol.agent_socket import root_socket_path
 
@@ -270,6 +273,72 @@ def test_root_waits_for_one_question_of_users_at_most() -> None:
         assert all(answer["ok"] for answer in await asyncio.gather(root, *users))
 
     asyncio.run(test())
+
+
+def test_waiting_messages_of_users_are_kept_as_text() -> None:
+    line = b'{"op":"status","x":[%s]}\n' % b",".join([b"0.5"] * 16_000)
+
+    async def test() -> None:
+        going = asyncio.Event()
+
+        async def work(function: Callable[..., Any], reader: int | None) -> Any:
+            await going.wait()
+            return {}
+
+        manager: JobManager = Numbering()  # type: ignore[assignment]
+        server = AgentServer(manager, work)
+        tracemalloc.start()
+        users = [asyncio.create_task(server.respond(line, USER)) for _ in range(100)]
+        await settled()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        going.set()
+        assert all(answer["ok"] for answer in await asyncio.gather(*users))
+        assert held < 5_000_000
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("as_user")
+def test_a_user_s_message_of_many_lists_is_refused(path: Path) -> None:
+    async def test() -> None:
+        refused = await lines_of(path, b'{"op":"status","x":[%s]}\n' % b",".join([b"[]"] * 21_000))
+        assert refused == [{"ok": False, "error": "message: more than 2000 lists and objects", "code": 2}]
+        outlier = StepOutlier(1.0, 2.0, 0.1, "layer[12]")
+        phase = PhaseStatistics(1, 1.0, 1.0, {0: 1})
+        phases = {f"layer[{number}]": phase for number in range(MAX_PHASES)}
+        steps = RankSteps("n1", 0, 0, 1, phases, outliers=(outlier,) * MAX_OUTLIERS)
+        report = {"op": "status", "steps": rank_to_json(steps)}
+        assert (await lines_of(path, json.dumps(report).encode()))[0]["ok"]
+
+    run(path, test)
+
+
+@pytest.mark.usefixtures("as_user")
+def test_a_closed_connection_counts_until_its_message_was_executed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_PER_USER", 1)
+
+    async def test() -> None:
+        going = asyncio.Event()
+
+        async def work(function: Callable[..., Any], reader: int | None) -> Any:
+            await going.wait()
+            return function(reader)
+
+        async with served(path, Numbering(), work):
+            _, writer = await asyncio.open_unix_connection(path)
+            writer.write(b"x\n" + STATUS)  # the first response cannot be sent, which closes the connection
+            writer.close()
+            await asyncio.sleep(0.1)
+            assert await lines_of(path, STATUS) == []
+            going.set()
+            while not (answers := await lines_of(path, STATUS)):
+                await asyncio.sleep(0.02)
+            assert answers[0]["count"] == 2
+
+    asyncio.run(asyncio.wait_for(test(), 20))
 
 
 def test_the_door_of_root_is_root_s_and_the_other_everybody_s(path: Path) -> None:

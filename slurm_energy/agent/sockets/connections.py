@@ -27,7 +27,7 @@ from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
 
 LINE_LIMIT = 64 * 1024
-"""Maximum size of a message. With the limits on connections, users can occupy 24 MiB of memory."""
+"""Maximum size of a message. With the limits on connections, users can occupy 26 MiB of memory."""
 _BYTES_PER_TOKEN = 4 * 1024
 """A longer message counts as several messages, because parsing it takes as long as parsing several."""
 MAX_PRIVILEGED, MAX_USERS, MAX_PER_USER = 256, 384, 256
@@ -131,7 +131,10 @@ class ConnectionPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def remove(self, connection: _Connection) -> None:
-        """Remove a closed connection from the count of its user."""
+        """Remove a connection from the count of its user.
+
+        The connection is closed, and no message of it is in execution.
+        """
         self._open.discard(connection)
         self._count_by_uid[connection.uid] -= 1
         if self._count_by_uid[connection.uid] <= 0:
@@ -157,7 +160,11 @@ class ConnectionPool:
         self._keep(asyncio.ensure_future(self._work(connection, line)))
 
     async def _work(self, connection: _Connection, line: bytes) -> None:
-        connection.send(await self._respond(line, connection.uid, connection.has_hung_up(), connection.pid))
+        try:
+            answer = await self._respond(line, connection.uid, connection.has_hung_up(), connection.pid)
+        finally:
+            connection.mark_executed()
+        connection.send(answer)
 
     async def _serve(self, connection: socket.socket, pid: int, uid: int) -> None:
         loop = asyncio.get_running_loop()
@@ -207,7 +214,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(_FIRST_BUFFER_BYTES)
         self._used = self._searched = 0
         self._transport: asyncio.Transport | None = None
-        self._busy = self._last = self._begun = False
+        self._busy = self._last = self._begun = self._executing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -215,7 +222,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport = None
-        self._owner.remove(self)
+        if not self._executing:
+            self._owner.remove(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._used == len(self._buffer):
@@ -233,6 +241,15 @@ class _Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._next()
+
+    def mark_executed(self) -> None:
+        """Take note that the operation of the current line has ended.
+
+        Until then a closed connection still counts, because its line is still in memory.
+        """
+        self._executing = False
+        if self._transport is None:
+            self._owner.remove(self)
 
     def send(self, answer: dict[str, Any]) -> None:
         """Send a response.
@@ -295,10 +312,12 @@ class _Connection(asyncio.BufferedProtocol):
     def _take(self, end: int) -> None:
         assert self._transport is not None
         line = bytes(self._buffer[:end])
-        rest = self._used - end
-        self._buffer[:rest] = self._buffer[end : self._used]
-        self._used, self._searched = rest, 0
-        self._busy, self.deadline = True, math.inf
+        rest = self._buffer[end : self._used]
+        if len(self._buffer) > _FIRST_BUFFER_BYTES:  # a line that waits does not occupy its size twice
+            self._buffer = bytearray(max(_FIRST_BUFFER_BYTES, len(rest)))
+        self._buffer[: len(rest)] = rest
+        self._used, self._searched = len(rest), 0
+        self._busy, self._executing, self.deadline = True, True, math.inf
         if not self._last:
             self._transport.pause_reading()
         wait_s = self._owner.wait_s(self.uid, len(line))

@@ -22,6 +22,13 @@ _PROCESS = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _MAX_WATTS = 1e7
 _MAX_UNITS = 1e15
 
+MAX_USER_BRACKETS = 2000
+"""Maximum opening brackets in a message of a user.
+
+Each list and object takes more memory than its text. A report with all permitted phases and outliers has less
+than 140 lists and objects. Brackets in its names count too.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ProgressMessage:
@@ -50,12 +57,18 @@ class ProgressMessage:
     steps: dict[str, Any] | None = None
 
 
-def parse(line: bytes) -> dict[str, Any]:
+def parse(line: bytes, max_brackets: int | None = None) -> dict[str, Any]:
     """Parse a message, which is one line with a JSON object.
 
+    Args:
+        line: the message.
+        max_brackets: maximum opening brackets in the line; None for no maximum.
+
     Raises:
-        UsageError: the line is not a JSON object.
+        UsageError: the line is not a JSON object, or has too many brackets.
     """
+    if max_brackets is not None and line.count(b"[") + line.count(b"{") > max_brackets:
+        raise UsageError(f"message: more than {max_brackets} lists and objects")
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

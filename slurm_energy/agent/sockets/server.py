@@ -124,14 +124,16 @@ class AgentServer:
 
     async def _respond(self, line: bytes, uid: int, gone: bool, pid: int) -> dict[str, Any]:
         try:
-            message = messages.parse(line)
-            if gone and message.get("op") == "begin":  # its hook has deferred it
-                raise UsageError("begin: the hook no longer waits for the response")
             if privileged(uid):
+                message = messages.parse(line)
+                if gone and message.get("op") == "begin":  # its hook has deferred it
+                    raise UsageError("begin: the hook no longer waits for the response")
                 return {"ok": True, **await self._dispatch(message, uid, pid)}
             # One request of all users at a time waits for the worker thread, so that root's request
-            # never waits for more than that one.
+            # never waits for more than that one. The others wait as text, because a parsed message can
+            # take many times the memory.
             async with self._users:
+                message = messages.parse(line, messages.MAX_USER_BRACKETS)
                 return {"ok": True, **await self._dispatch(message, uid, pid)}
         except EnergyError as error:
             return refusal(error)
