@@ -273,7 +273,7 @@ def test_only_root_may_ask_and_is_identified_by_the_kernel(node):
 
     server = AgentServer(node.manager, work)
     line = b'{"op":"acct_gather_energy"}'
-    refused = asyncio.run(server.respond(line, 4242, False, SLURMD))
+    refused = asyncio.run(server.respond(line, 4242, pid=SLURMD))
     assert (refused["ok"], refused["code"]) == (False, 5)
 
     async def through_a_socket(path: Path) -> dict:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,53 @@ def test_the_first_step_begins_its_job_whose_begin_was_deferred(node: Node, besi
     node.use(5)
     node.manager.end(env())
     assert [record.fingerprint for record in node.records() if record.step is None] == ["0123456789abcdef"]
+
+
+def test_messages_that_wait_for_a_hanging_driver_are_processed_once(
+    node: Node, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each hook gives up while the worker thread hangs in a driver, and stores its message as a file.
+
+    The messages also wait for the worker thread. Job 6 begins after job 5 and runs on.
+    """
+    monkeypatch.setattr("slurm_energy.agent.sockets.connections.privileged", lambda _uid: True)
+    monkeypatch.setattr("slurm_energy.agent.sockets.server.privileged", lambda _uid: True)
+
+    async def test() -> None:
+        loop, driver = asyncio.get_running_loop(), threading.Event()
+        with ThreadPoolExecutor(1) as worker:
+
+            async def work(function: Callable[..., Any], *arguments: Any) -> Any:
+                return await loop.run_in_executor(worker, function, *arguments)
+
+            server = AgentServer(node.manager, work, beside.deferred.replay)
+            await server.open(beside.socket)
+            worker.submit(driver.wait, 60)
+            for operation, environment in (
+                ("begin", env(5, policy="powersave")),
+                ("end", env(5, policy="powersave")),
+                ("begin", env(6, policy="powersave")),
+            ):
+                _, writer = await asyncio.open_unix_connection(beside.socket)
+                writer.write(json.dumps({"op": operation, "env": environment}).encode() + b"\n")
+                await asyncio.sleep(0.1)
+                writer.close()
+                await writer.wait_closed()
+                node.clock.now += 1.0
+                beside.leave(operation, environment)
+            driver.set()
+            reader, writer = await asyncio.open_unix_connection(beside.socket)
+            writer.write(b'{"op":"status"}\n')
+            status = json.loads(await reader.readline())
+            writer.close()
+            await server.close()
+        assert [job["job_id"] for job in status["jobs"] if job["phase"] == "open"] == [6]
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    assert node.tree.policy(3, "scaling_max_freq") == "800000"
+    node.manager.end(env(6))
+    assert [record.job_id for record in node.records()] == [5, 6]
+    assert node.tree.snapshot() == node.original
 
 
 def test_a_deferred_end_restores_and_the_record_is_an_upper_bound(node: Node, beside: Beside) -> None:

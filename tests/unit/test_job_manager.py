@@ -6,6 +6,7 @@ The tests include faults, such as a missing epilog, a full disk and the death of
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,6 +211,30 @@ def test_begin_is_idempotent_and_a_requeued_job_begins_again(node: Node) -> None
     assert (old.restart_count, old.elapsed_s, energy_of(old)["cpu"]) == (0, 4.0, 1600.0)
     assert "no epilog ran" in old.notes[-1]
     assert (new.restart_count, new.elapsed_s) == (1, 1.0)
+
+
+def test_a_job_that_runs_again_under_its_name_keeps_its_files_when_the_earlier_run_is_recorded(
+    node: Node,
+) -> None:
+    """Without a restart count from Slurm, both runs of a requeued job have the same name."""
+    node.manager.begin(env())
+    node.use(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.manager.spool, "add", full)
+        node.manager.end(env())
+        node.manager.finalize_jobs()
+    node.manager.begin(env())
+    node.use(3)
+    node.manager.flushed(node.manager.finalize_jobs())
+    node.die()
+    node.manager = node.start()
+    node.use(1)
+    node.manager.end(env())
+    assert sorted(record.elapsed_s for record in node.records()) == [2.0, 4.0]
+
+
+def full(*_arguments: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_an_unknown_job_ends_without_error(node: Node) -> None:

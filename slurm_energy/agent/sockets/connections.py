@@ -47,7 +47,7 @@ _PEER = struct.Struct("3i")
 
 log = logging.getLogger(__name__)
 
-Responder = Callable[[bytes, int, bool, int], Awaitable[dict[str, Any]]]
+Responder = Callable[[bytes, int, Callable[[], bool], int], Awaitable[dict[str, Any]]]
 
 
 def privileged(uid: int) -> bool:
@@ -78,8 +78,8 @@ class ConnectionPool:
     """All open connections to the agent's sockets.
 
     Args:
-        respond: returns the response to a message. The arguments are the line, the sender's uid, whether the
-            sender has disconnected, and the sender's process id.
+        respond: returns the response to a message. The arguments are the line, the sender's uid, a function
+            that returns whether the sender has disconnected, and the sender's process id.
     """
 
     def __init__(self, respond: Responder) -> None:
@@ -161,7 +161,7 @@ class ConnectionPool:
 
     async def _work(self, connection: _Connection, line: bytes) -> None:
         try:
-            answer = await self._respond(line, connection.uid, connection.has_hung_up(), connection.pid)
+            answer = await self._respond(line, connection.uid, connection.has_hung_up, connection.pid)
         finally:
             connection.mark_executed()
         connection.send(answer)
@@ -266,12 +266,17 @@ class _Connection(asyncio.BufferedProtocol):
     def has_hung_up(self) -> bool:
         """Return whether the peer has closed the connection.
 
-        A peer that has closed only its sending direction still receives responses.
+        A peer that has closed only its sending direction still receives responses. Any thread may call this
+        method.
         """
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             return True
         poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket"), 0)
+        try:
+            poll.register(transport.get_extra_info("socket"), 0)
+        except ValueError:  # the event loop has just closed the connection
+            return True
         return bool(poll.poll(0))
 
     def abort(self) -> None:

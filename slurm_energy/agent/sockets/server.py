@@ -57,6 +57,7 @@ _OPERATIONS = (
 )
 
 Work = Callable[..., Awaitable[Any]]
+HungUp = Callable[[], bool]
 
 
 class AgentServer:
@@ -108,33 +109,33 @@ class AgentServer:
                 await self._sweeping
         await self._connections.close()
 
-    async def respond(self, line: bytes, uid: int, gone: bool = False, pid: int = 0) -> dict[str, Any]:
+    async def respond(
+        self, line: bytes, uid: int, has_hung_up: HungUp = lambda: False, pid: int = 0
+    ) -> dict[str, Any]:
         """Return the response to one message.
 
         Args:
             line: the message.
             uid: uid of the sender.
-            gone: whether the sender has disconnected.
+            has_hung_up: returns whether the sender has disconnected. It is called in the worker thread.
             pid: process id of the sender; 0 if unknown.
         """
-        response = await self._respond(line, uid, gone, pid)
+        response = await self._respond(line, uid, has_hung_up, pid)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("uid %d: %.120r: %s", uid, line, "ok" if response["ok"] else repr(response["error"]))
         return response
 
-    async def _respond(self, line: bytes, uid: int, gone: bool, pid: int) -> dict[str, Any]:
+    async def _respond(self, line: bytes, uid: int, has_hung_up: HungUp, pid: int) -> dict[str, Any]:
         try:
             if privileged(uid):
                 message = messages.parse(line)
-                if gone and message.get("op") == "begin":  # its hook has deferred it
-                    raise UsageError("begin: the hook no longer waits for the response")
-                return {"ok": True, **await self._dispatch(message, uid, pid)}
+                return {"ok": True, **await self._dispatch(message, uid, has_hung_up, pid)}
             # One request of all users at a time waits for the worker thread, so that root's request
             # never waits for more than that one. The others wait as text, because a parsed message can
             # take many times the memory.
             async with self._users:
                 message = messages.parse(line, messages.MAX_USER_BRACKETS)
-                return {"ok": True, **await self._dispatch(message, uid, pid)}
+                return {"ok": True, **await self._dispatch(message, uid, has_hung_up, pid)}
         except EnergyError as error:
             return refusal(error)
         except Exception as error:
@@ -142,7 +143,9 @@ class AgentServer:
             self._errors.report(error, summary)
             return {"ok": False, "error": "internal error, see the agent's log", "code": EXIT_FAILURE}
 
-    async def _dispatch(self, message: Mapping[str, Any], uid: int, pid: int) -> dict[str, Any]:
+    async def _dispatch(
+        self, message: Mapping[str, Any], uid: int, has_hung_up: HungUp, pid: int
+    ) -> dict[str, Any]:
         operation = messages.operation(message, _OPERATIONS)
         jobs = self._jobs
         if operation == "status":
@@ -163,9 +166,8 @@ class AgentServer:
         if operation == _ACCT_GATHER:
             return dict(await self._work(jobs.acct_gather.answer, pid, jobs.acct_gather.now()))
         if operation in ("begin", "end"):
-            run = jobs.begin if operation == "begin" else jobs.end
-            environment = messages.environment(message)
-            return dict(await self._work(self._run_hook, run, environment, jobs.acct_gather.now()))
+            hook = (jobs.begin if operation == "begin" else jobs.end), messages.environment(message)
+            return dict(await self._work(self._run_hook, *hook, jobs.acct_gather.now(), has_hung_up))
         if operation == "step":
             return await self._step(message, jobs.acct_gather.now())
         if operation == "spool":
@@ -178,14 +180,24 @@ class AgentServer:
         return dict(await self._work(jobs.set_caps, messages.job_id(message), messages.caps(message)))
 
     def _run_hook(
-        self, run: Callable[..., dict[str, Any]], environment: Mapping[str, str], received_s: float
+        self,
+        run: Callable[..., dict[str, Any]],
+        environment: Mapping[str, str],
+        received_s: float,
+        has_hung_up: HungUp,
     ) -> dict[str, Any]:
         """Process the message about the start or end of a job.
 
         Deferred messages are processed first. Call this method in the worker thread.
+
+        Raises:
+            UsageError: the hook has disconnected. A hook disconnects before it defers its message, so that
+                the message has been processed already or will be processed as a deferred one.
         """
         if self._replay is not None:
             self._replay()
+        if has_hung_up():
+            raise UsageError("the hook no longer waits for the response")
         return run(environment, received_s=received_s)
 
     async def _step(self, message: Mapping[str, Any], received_s: float) -> dict[str, Any]:

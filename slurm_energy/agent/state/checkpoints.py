@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from slurm_energy import atomic_file
-from slurm_energy.agent.jobs.sessions import OPEN, Session
+from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, Session
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.agent.state.spool import Spool
 from slurm_energy.agent.state.state_directory import StateDirectory
@@ -76,6 +76,8 @@ class CheckpointWriter:
         self._flushing: dict[str, bytes | None] = {}
         self._recorded: list[Session] = []
         self._deferred: dict[str, Session] = {}
+        self._saved: dict[str, Session] = {}
+        """The session in each job's files. A job that begins again under the same name reuses them."""
         self._unsynced_checkpoints = 0
         self._failures = RepeatedFailureLog(log)
 
@@ -187,9 +189,10 @@ class CheckpointWriter:
         """
         for session in sessions:
             self._recorded.append(session)
-            self._deferred.pop(session.owner, None)
-            for checkpoint in self._state.checkpoint_paths(session):
-                self._unsynced.pop(checkpoint, None)  # the record replaces these files
+            if self._owns_files(session):
+                self._deferred.pop(session.owner, None)
+                for checkpoint in self._state.checkpoint_paths(session):
+                    self._unsynced.pop(checkpoint, None)  # the record replaces these files
             if path := self._spool.path_of(session.record_id):
                 self._unsynced.setdefault(path, None)
             self.notify_written()
@@ -252,10 +255,19 @@ class CheckpointWriter:
 
     def _forget(self, session: Session) -> None:
         self._recorded.remove(session)
-        self._write(partial(self._state.forget, session), report=False)
+        if self._owns_files(session):
+            self._saved.pop(session.owner, None)
+            self._write(partial(self._state.forget, session), report=False)
+        elif self._saved[session.owner].phase != CLOSING:
+            _, ended = self._state.checkpoint_paths(session)  # it would replace the running job's file
+            self._write(partial(atomic_file.remove, ended), report=False)
+
+    def _owns_files(self, session: Session) -> bool:
+        return self._saved.get(session.owner, session) is session
 
     def _save_session(self, session: Session) -> None:
         self._unsynced[self._state.save(session, self._checkpoint())] = None
+        self._saved[session.owner] = session
 
     def _save_accounts(self) -> None:
         self._unsynced[self._state.save_accounts(self._checkpoint())] = None
