@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 Name = str | Path
@@ -84,6 +84,16 @@ def remove(path: Name) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+@contextlib.contextmanager
+def tolerating_read_only() -> Iterator[None]:
+    """Context manager that ignores the error of a change that failed because the file system is read-only."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
 
 
 def flush(paths: Iterable[Name]) -> None:

@@ -144,7 +144,8 @@ class SettingsJournal:
         """Read the journal of hardware settings from its file.
 
         The journal contains the original values of settings that the agent has changed. A damaged file is
-        renamed. The result is then an empty journal whose `load_error` states the reason.
+        renamed, unless the file system is read-only. The result is then an empty journal whose `load_error`
+        states the reason.
 
         Raises:
             OSError: the file exists and cannot be read.
@@ -161,7 +162,8 @@ class SettingsJournal:
             return journal
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             aside = path.with_name(path.name + ".damaged")
-            path.replace(aside)
+            with atomic_file.tolerating_read_only():
+                path.replace(aside)
             journal.load_error = f"{path}: not a settings journal ({error}); kept as {aside.name}"
             return journal
         journal.entries = {entry.key: entry for entry in entries}

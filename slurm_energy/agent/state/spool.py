@@ -65,11 +65,13 @@ class Spool:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder = folder
         folder.mkdir(mode=0o700, exist_ok=True)
-        for leftover in (*folder.glob(".*.new"), *folder.glob(f"{_REJECTED}/.*.new")):
-            leftover.unlink(missing_ok=True)
+        with atomic_file.tolerating_read_only():
+            for leftover in (*folder.glob(".*.new"), *folder.glob(f"{_REJECTED}/.*.new")):
+                leftover.unlink(missing_ok=True)
         self.deferred = DeferredRecords()
         self.rejected = RejectedRecords(folder / _REJECTED, 0)
-        self.rejected.recover(folder)
+        with atomic_file.tolerating_read_only():
+            self.rejected.recover(folder)
         self.limit_bytes = limit_bytes
         # This includes links and other planted files; their first use rejects them.
         self._sizes = file_sizes(folder)

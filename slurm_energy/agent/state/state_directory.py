@@ -7,6 +7,7 @@ session (state of a job) it contains a file, and files with the power trace and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -54,7 +55,8 @@ class StateDirectory:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_foreign(folder)
-            folder.chmod(0o700)
+            if stat.S_IMODE(folder.stat().st_mode) != 0o700:
+                folder.chmod(0o700)
             self._sessions = folder / "sessions"
             self._sessions.mkdir(mode=0o700, exist_ok=True)
             self._lock = lock_file(folder / "lock")
@@ -186,8 +188,9 @@ class StateDirectory:
                 except (OSError, ValueError, KeyError, TypeError) as error:
                     aside = path.with_name(path.name + _DAMAGED)
                     log.error("%s: cannot be read (%s); kept as %s", path, error, aside.name)
-                    path.replace(aside)
-                    self._bound_damaged()
+                    with atomic_file.tolerating_read_only():
+                        path.replace(aside)
+                        self._bound_damaged()
                     continue
                 self._load_trace(session)
                 self._load_observation(session)
@@ -214,8 +217,9 @@ class StateDirectory:
         unfinished = [*self.folder.glob(".*.new"), *self._sessions.glob(".*.new")]
         own = (path for suffix in (_TRACE, _SIGNALS, _STEPS) for path in self._sessions.glob(f"*{suffix}"))
         orphans = [path for path in own if path.stem not in owners]
-        for path in (*unfinished, *orphans):
-            path.unlink(missing_ok=True)
+        with atomic_file.tolerating_read_only():
+            for path in (*unfinished, *orphans):
+                path.unlink(missing_ok=True)
 
     def _load_trace(self, session: Session) -> None:
         try:
@@ -251,13 +255,14 @@ def _read(path: Path) -> tuple[Session, dict[str, Any]]:
 def lock_file(path: Path) -> int:
     """Lock a file and return its descriptor.
 
-    The lock ends when the descriptor is closed or the process ends.
+    The lock ends when the descriptor is closed or the process ends. On a read-only file system an existing
+    file is locked without a change.
 
     Raises:
         AlreadyRunningError: another process holds the lock.
         OSError: the file cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = _open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -266,9 +271,20 @@ def lock_file(path: Path) -> int:
         raise AlreadyRunningError(
             f"{path} is held", f"senergyd runs as process {holder}", "stop that one first"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    with contextlib.suppress(OSError):  # the process id is only for messages; the disk may be full
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS or not path.exists():
+            raise
+    return os.open(path, os.O_RDONLY | flags)
 
 
 def _refuse_foreign(folder: Path) -> None:
