@@ -197,8 +197,9 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
     except DeviceError as error:
         return None if entry.written is None else RestoreResult(entry.key, False, error.why)
     if knob.is_equivalent(entry.original, current):
-        # A rewrite costs nothing. It removes a rounding that the agent's own write caused.
-        if current != entry.original and current == entry.written:
+        # A rewrite costs nothing. It removes a small difference that the agent's own write caused. The agent
+        # may have been killed after that write, before it journaled the value.
+        if current != entry.original and entry.written in (None, current):
             return None
         return RestoreResult(entry.key, True)
     if entry.written is None or knob.is_equivalent(entry.written, current):

@@ -23,6 +23,7 @@ from slurm_energy.control.apply import apply, reconcile
 from slurm_energy.control.arbitration import Arbiter, JobAllocation
 from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.control.restore import restore
+from slurm_energy.devices.cpu import powercap
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.settings import (
@@ -177,6 +178,46 @@ def test_claims_of_other_jobs_wait_for_the_journal(
     restore(devices, journal, "8.0", arbiter=Arbiter({}))
     assert tree.snapshot() == before
     assert not journal.path.exists()
+
+
+@pytest.mark.parametrize("step_uw", [1, 125_000])
+def test_a_value_near_the_original_is_restored_after_a_kill(
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch, step_uw: int
+) -> None:
+    """The agent is killed between a write to the hardware and the next write of the journal.
+
+    The written value is within the rounding of the hardware. In a variant of the test, the hardware rounds
+    the original value too, so that a later write cannot restore it exactly.
+    """
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_arguments: object, **_options: object) -> None:
+        if limit() != 150_000_000:
+            raise Killed
+        real_write(*_arguments, **_options)
+
+    def limit() -> int:
+        return int(tree.get("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"))
+
+    def rounded(path: Path, text: str) -> None:
+        real_write_text(path, str(int(text) // step_uw * step_uw) if path.name.endswith("limit_uw") else text)
+
+    real_write, real_write_text = atomic_file.write, powercap.write_text
+    monkeypatch.setattr(powercap, "write_text", rounded)
+    tree.put("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw", 250_050_000)
+    apply(devices, journal, JOB, rapl_limit_settings("package-0", 150, 1.0))
+    monkeypatch.setattr(atomic_file, "write", killed)
+    with pytest.raises(Killed):
+        apply(devices, journal, JOB, rapl_limit_settings("package-0", 249.99, 1.0))
+    monkeypatch.undo()
+    monkeypatch.setattr(powercap, "write_text", rounded)
+    assert limit() == 249_990_000 // step_uw * step_uw
+    again = SettingsJournal.load(journal.path)
+    assert all(result.done for result in restore(devices, again, JOB))
+    assert limit() == 250_050_000 // step_uw * step_uw
+    assert restore(devices, again, JOB) == []
 
 
 def test_a_value_changed_by_another_program_stays(
