@@ -21,6 +21,7 @@ _EPILOG = """examples:
   senergyd --check                     check the configuration, list the devices, and exit
   senergyd --restore                   restore settings left by a lost agent, and exit
   senergyd --safe-limits               lower a stopped agent's power ceilings to its safe limits, and exit
+  senergyd --mount-resctrl             mount resctrl if agent.resctrl = "mount", and exit
 
 signals: TERM stops and leaves the settings of running jobs in place; HUP reloads the configuration;
 USR1 logs at level debug, USR2 at the configured level again.
@@ -59,6 +60,8 @@ def _run_program(argv: Sequence[str] | None) -> int:
             return offline_commands.restore(config)
         if arguments.safe_limits:
             return offline_commands.lower_ceilings(config)
+        if arguments.mount_resctrl:
+            return offline_commands.mount_resctrl(config)
         agent = daemon.AgentDaemon(file_config, arguments.config, manager, arguments.log_level)
         asyncio.run(agent.run())
     except EnergyError as error:
@@ -88,6 +91,11 @@ def argument_parser() -> CommandParser:
         "--safe-limits",
         action="store_true",
         help="lower the ceilings of a power budget to the safe limits of the last decision, and exit",
+    )
+    only.add_argument(
+        "--mount-resctrl",
+        action="store_true",
+        help='mount /sys/fs/resctrl if agent.resctrl = "mount" and it is not mounted, and exit',
     )
     parser.add_argument("--version", action="version", version=f"senergyd {__version__}")
     return parser

@@ -1,14 +1,16 @@
-"""Commands of senergyd that do not start the agent: --check, --restore and --safe-limits."""
+"""Commands of senergyd that do not start the agent: --check, --restore, --safe-limits, --mount-resctrl."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from pathlib import Path
 
 from slurm_energy.agent.budget.device_ceilings import lower_to_safe_limits
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import Config, this_node
 from slurm_energy.control.settings_manager import SettingsManager
+from slurm_energy.devices.cpu.resctrl import mount_if_offered
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE
@@ -86,3 +88,17 @@ def lower_ceilings(config: Config) -> int:
     if not ceilings:
         print("no decision of the controller is stored")
     return EXIT_FAILURE if state.journal.write_error else EXIT_OK
+
+
+def mount_resctrl(config: Config) -> int:
+    """Mount the resctrl file system if `agent.resctrl` is `mount`, and return the exit code.
+
+    The systemd unit calls this function outside the limits of the service before it starts senergyd. Within
+    these limits the kernel refuses a mount.
+
+    Raises:
+        DeviceError: the kernel refused.
+    """
+    if config.agent.resctrl == "mount":
+        mount_if_offered(Path("/"))
+    return EXIT_OK

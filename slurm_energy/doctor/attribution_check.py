@@ -15,7 +15,7 @@ _COST = (
     "unlike jobs on a shared node: memory energy by CPU time is up to 2.3 times the true value (GEMM beside "
     "TRIAD in the lab: +125 % and -36 %, with resctrl 0 %)"
 )
-_MOUNT = 'agent.resctrl = "mount" and restart senergyd;   or: mount -t resctrl resctrl /sys/fs/resctrl'
+_MOUNT = 'agent.resctrl = "mount" or mount -t resctrl resctrl /sys/fs/resctrl; then restart senergyd'
 
 
 def attribution_checks(findings: HostFindings) -> list[CheckResult]:

@@ -115,6 +115,24 @@ def test_systemd_accepts_the_units(name: str, tmp_path: Path, capsys: pytest.Cap
         assert exposure(unit) <= MOST_EXPOSED[name]
 
 
+def test_the_agents_unit_can_write_devices_and_monitoring_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = rendered(capsys, "senergyd.service").splitlines()
+    paths = {
+        path: is_writable
+        for setting, is_writable in (("ReadOnlyPaths=", False), ("ReadWritePaths=", True))
+        for line in lines
+        if line.startswith(setting)
+        for path in line.removeprefix(setting).split()
+    }
+    # "-": a node without the file system still starts the service.
+    assert paths == {"/sys": False, "/proc/sys": False, "/sys/devices": True, "-/sys/fs/resctrl": True}
+    starts = [line for line in lines if line.startswith("ExecStart")]
+    # "+": the mount is made on the node, outside the name space and the system call filter of the service.
+    assert starts[0].startswith("ExecStartPre=-+")
+    assert "/senergyd --mount-resctrl --config " in starts[0]
+    assert starts[1].startswith("ExecStart=/")
+
+
 def test_the_controllers_unit_finds_a_slurm_outside_usr(capsys: pytest.CaptureFixture[str]) -> None:
     unit = rendered(capsys, "senergyctld.service", "slurm_prefix=/opt/slurm")
     assert "\nEnvironment=PATH=/opt/slurm/bin:/opt/slurm/sbin:" in unit

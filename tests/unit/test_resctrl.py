@@ -13,7 +13,9 @@ from hardware_tree import Tree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.agent import offline_commands
 from slurm_energy.agent.metering.occupancy import GONE, MonitoredUse
+from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.cpu import resctrl
 from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, JobProcesses
 from slurm_energy.devices.cpu.job_tasks import job_tasks
@@ -103,6 +105,23 @@ def test_a_file_system_that_is_not_mounted_is_mounted_on_request_only(
     monkeypatch.setattr(resctrl, "mount", lambda root: put(root, MOUNTED))
     assert resctrl.open_monitoring(tmp_path, "auto", {"dram"}) is None
     assert resctrl.open_monitoring(tmp_path, "mount", {"dram"}) is not None
+
+
+def test_the_unit_mounts_before_the_agent_starts_on_request_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sys/fs/resctrl").mkdir(parents=True)
+    mounted: list[Path] = []
+
+    def mount(root: Path) -> None:
+        mounted.append(root)
+        put(root, MOUNTED)
+
+    monkeypatch.setattr(resctrl, "mount", mount)
+    monkeypatch.setattr(offline_commands, "Path", lambda _root: tmp_path)
+    for mode, times in (("auto", 0), ("off", 0), ("mount", 1), ("mount", 1)):
+        assert offline_commands.mount_resctrl(Config(agent=AgentConfig(resctrl=mode))) == 0
+        assert mounted == [tmp_path] * times
 
 
 def test_a_refused_mount_is_one_error(tmp_path: Path) -> None:

@@ -90,6 +90,17 @@ def mount(root: Path) -> None:
         raise DeviceError(str(target), f"not mounted: {os.strerror(code)}")
 
 
+def mount_if_offered(root: Path) -> None:
+    """Mount the resctrl file system if the kernel provides its mount point and it is not mounted yet.
+
+    Raises:
+        DeviceError: the kernel refused.
+    """
+    support = find_support(root)
+    if support.offered and not support.mounted:
+        mount(root)
+
+
 def open_monitoring(root: Path, mode: str, components: Container[str]) -> MonitoringFiles | None:
     """Open the monitoring groups by which the node's energy is attributed to jobs; None if not available.
 
@@ -104,11 +115,9 @@ def open_monitoring(root: Path, mode: str, components: Container[str]) -> Monito
     """
     if mode == "off":
         return None
-    support = find_support(root)
-    if mode == "mount" and support.offered and not support.mounted:
-        mount(root)
-        support = find_support(root)
-    useful = [q for q in support.quantities if _DIVIDES[q] in components]
+    if mode == "mount":
+        mount_if_offered(root)
+    useful = [q for q in find_support(root).quantities if _DIVIDES[q] in components]
     return MonitoringFiles(root, useful) if useful else None
 
 
