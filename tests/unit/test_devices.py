@@ -5,9 +5,11 @@ A knob is a hardware setting, such as a power limit. The emulated node consists 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hardware_tree import KERNEL_RANGE_UJ, Tree
@@ -223,6 +225,7 @@ class FakeLibrary:
     """
 
     NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_GPU_IS_LOST = 1, 9, 15
+    NVML_ERROR_NOT_SUPPORTED = 3
 
     class NVMLError(Exception):
         def __init__(self, value: int) -> None:
@@ -245,6 +248,9 @@ class FakeLibrary:
     def nvmlShutdown(self) -> None:
         self.usable = False
 
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.uuids)
+
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
         return self._checked(self.uuids[index])
 
@@ -253,6 +259,15 @@ class FakeLibrary:
 
     def nvmlDeviceGetUUID(self, handle: str) -> str:
         return handle
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(handle: str, *_: Any) -> None:
+            self._checked(handle)
+            raise self.NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
+
+        if not name.startswith("nvmlDevice"):
+            raise AttributeError(name)
+        return refuse
 
     def _checked(self, handle: str) -> str:
         if not self.usable:
@@ -276,8 +291,7 @@ class FakeLibrary:
 
 def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.NvmlEnergyCounter]:
     opened = nvml.NvmlLibrary(library, lambda: now[0])
-    for index in range(2):
-        opened.store_uuid(index)
+    assert opened.find_gpus() == 2
     return [
         nvml.NvmlEnergyCounter(opened, nvml.GpuInfo(index, 0, "A100", 400.0, 100.0, 400.0, None))
         for index in range(2)
@@ -335,6 +349,40 @@ def test_a_gpu_that_falls_off_the_bus_does_not_affect_the_others() -> None:
     assert library.opened == 1
     library.fallen, library.uuids = set(), ["GPU-b", "GPU-a"]
     assert counter.read() == 1_234_000
+
+
+@pytest.mark.parametrize("lost", ["GPU-a", "GPU-b"])
+def test_a_gpu_that_is_lost_at_the_start_does_not_affect_the_others(
+    monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    library, now = FakeLibrary(), [1000.0]
+    library.fallen = {lost}
+    monkeypatch.setattr(nvml.NvmlLibrary, "open", lambda: nvml.NvmlLibrary(library, lambda: now[0]))
+    devices = nvml.discover()
+    other = 1 - library.uuids.index(lost)
+    assert [gpu.index for gpu in devices.gpus] == [0, 1]
+    assert [counter.key for counter in devices.counters] == [f"nvml:gpu{other}"]
+    assert [knob.key for knob in devices.knobs] == [f"nvml.power_limit[gpu{other}]"]
+    for _ in range(10):  # the lost GPU is tried again
+        for sensor in devices.signal_sensors:
+            with contextlib.suppress(DeviceError):
+                sensor.read(now[0])
+        assert devices.counters[0].read() > 0
+        now[0] += 6
+    assert library.opened == 1
+    devices.close()
+
+
+def test_a_lost_gpu_does_not_close_a_driver_that_was_loaded_again_slowly() -> None:
+    library, now = FakeLibrary(), [1000.0]
+    counter, other = nvml_counters(library, now)
+    library.usable, library.fallen = False, {"GPU-a"}
+    with pytest.raises(DeviceGoneError):
+        counter.read()
+    now[0] += 30
+    with pytest.raises(DeviceGoneError, match="error 15"):
+        settled(counter)
+    assert (settled(other), library.opened) == (777_000, 2)
 
 
 def test_a_gpu_limit_out_of_range_is_refused() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from slurm_energy.devices.gpu import nvml
-from slurm_energy.devices.gpu.nvml import NvmlLibrary, is_partitioned
+from slurm_energy.devices.gpu.nvml import NvmlLibrary
+from slurm_energy.devices.gpu.nvml_info import is_partitioned
 
 NOT_SUPPORTED = 3
 

@@ -22,10 +22,10 @@ from slurm_energy.devices.driver import (
 )
 from slurm_energy.devices.gpu.inventory import GpuDevices
 from slurm_energy.devices.gpu.nvml_activity import NvmlActivitySensor
-from slurm_energy.devices.gpu.nvml_power_profiles import NvmlPowerProfile, offered_profiles
+from slurm_energy.devices.gpu.nvml_info import gpu_info
+from slurm_energy.devices.gpu.nvml_power_profiles import NvmlPowerProfile
 from slurm_energy.devices.gpu.nvml_signals import NvmlSignalSensor
 from slurm_energy.devices.gpu.nvml_throttling import NvmlThrottleSensor, slow_reasons
-from slurm_energy.devices.gpu.power_profiles import profile_names
 from slurm_energy.devices.hardware import GpuInfo
 from slurm_energy.devices.settings import parse_range
 
@@ -78,12 +78,20 @@ class NvmlLibrary:
             raise DeviceError("NVML", _reason(error)) from None
         return cls(pynvml)
 
-    def count(self) -> int:
-        """Return the number of GPUs; 0 if the driver does not respond."""
+    def find_gpus(self) -> int:
+        """Store the handle and the UUID of every GPU, and return the number of GPUs.
+
+        The UUID identifies a GPU even if indices change later. All GPUs are found before any other call, so
+        that a GPU that does not respond is known to be one of several. The result is 0 if the driver does not
+        respond.
+        """
         try:
-            return int(self._library.nvmlDeviceGetCount())
+            count = int(self._library.nvmlDeviceGetCount())
         except self._library.NVMLError:
             return 0
+        for index in range(count):
+            self._find(index)
+        return count
 
     def call(self, function: str, index: int, *arguments: Any) -> Any:
         """Call an `nvml...` function for one GPU and return its result.
@@ -150,13 +158,6 @@ class NvmlLibrary:
         make = getattr(self._library, name, None)
         return None if make is None else make()
 
-    def store_uuid(self, index: int) -> None:
-        """Store the UUID of the GPU that has this index now.
-
-        The UUID identifies the GPU even if indices change later.
-        """
-        self._uuids[index] = self.optional("nvmlDeviceGetUUID", index)
-
     def optional(self, function: str, index: int, *arguments: Any) -> Any:
         """Call an `nvml...` function as `call` does, but return None if the call fails.
 
@@ -173,6 +174,20 @@ class NvmlLibrary:
             self._reopening.join(_MIN_PAUSE_S)
         with contextlib.suppress(self._library.NVMLError):
             self._library.nvmlShutdown()
+
+    def _find(self, index: int) -> None:
+        library = self._library
+        self._uuids[index] = None
+        try:
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            try:
+                self._uuids[index] = library.nvmlDeviceGetUUID(handle)
+            except library.NVMLError as error:
+                if error.value in self._gone():
+                    raise
+            self._handles[index] = handle
+        except library.NVMLError as error:
+            self._lost[index] = self._clock() + _MIN_PAUSE_S, _reason(error)
 
     def _handle(self, index: int) -> Any:
         if self._reopening is not None:
@@ -216,7 +231,8 @@ class NvmlLibrary:
         now = self._clock()
         self._lost[index] = now + _MIN_PAUSE_S, _reason(error)
         driver_gone = error.value in self._gone() and error.value != self._library.NVML_ERROR_GPU_IS_LOST
-        if (self._handles and not driver_gone) or self._reopening is not None or now < self._reopen_at:
+        some_respond = not self._uuids.keys() <= self._lost.keys()
+        if (some_respond and not driver_gone) or self._reopening is not None or now < self._reopen_at:
             return
         self._handles.clear()
         if now > self._reopen_at + _MAX_PAUSE_S:
@@ -338,14 +354,13 @@ def discover() -> GpuDevices:
     except DeviceError as error:
         return GpuDevices([], [], [], [], lambda: None, reason=error.why)
     devices = GpuDevices([], [], [], [], nvml.close)
-    for index in range(nvml.count()):
+    for index in range(nvml.find_gpus()):
         _add(devices, nvml, index)
     return devices if devices.gpus else replace(devices, reason="the driver shows no GPU")
 
 
 def _add(devices: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
-    nvml.store_uuid(index)
-    gpu = _gpu(nvml, index)
+    gpu = gpu_info(nvml, index)
     devices.gpus.append(gpu)
     if nvml.optional("nvmlDeviceGetTotalEnergyConsumption", index) is not None:
         devices.counters.append(NvmlEnergyCounter(nvml, gpu))
@@ -366,32 +381,3 @@ def _add(devices: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
         devices.notes.append(
             f"nvml:gpu{index} is partitioned (MIG): energy and limits are those of the whole GPU"
         )
-
-
-def is_partitioned(nvml: NvmlLibrary, index: int) -> bool:
-    """Return whether a GPU is divided into MIG instances now; False for GPUs without MIG."""
-    mode = nvml.optional("nvmlDeviceGetMigMode", index)
-    return bool(mode) and mode[0] == 1
-
-
-def _gpu(nvml: NvmlLibrary, index: int) -> GpuInfo:
-    name = nvml.optional("nvmlDeviceGetName", index) or "NVIDIA GPU"
-    limit = nvml.optional("nvmlDeviceGetPowerManagementLimit", index)
-    bounds = nvml.optional("nvmlDeviceGetPowerManagementLimitConstraints", index)
-    return GpuInfo(
-        index=index,
-        minor=nvml.optional("nvmlDeviceGetMinorNumber", index),
-        name=name.decode() if isinstance(name, bytes) else str(name),
-        limit_watts=limit / 1000 if limit is not None else None,
-        min_limit_watts=bounds[0] / 1000 if bounds else None,
-        max_limit_watts=bounds[1] / 1000 if bounds else None,
-        clocks_mhz=_clocks(nvml, index),
-        partitioned=is_partitioned(nvml, index),
-        power_profiles=profile_names(offered_profiles(nvml, index)),
-    )
-
-
-def _clocks(nvml: NvmlLibrary, index: int) -> tuple[int, int] | None:
-    memory = nvml.optional("nvmlDeviceGetSupportedMemoryClocks", index)
-    clocks = nvml.optional("nvmlDeviceGetSupportedGraphicsClocks", index, max(memory)) if memory else None
-    return (min(clocks), max(clocks)) if clocks else None
