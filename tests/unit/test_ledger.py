@@ -308,6 +308,75 @@ def test_energy_of_a_counter_excluded_earlier_is_unattributed(make: Callable[...
     assert joules(node.records()[1])["cpu"] == pytest.approx(1500, abs=60)
 
 
+@pytest.mark.parametrize("name", ["cpu:1", "gpu[0]"])
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_energy_of_a_component_that_is_late_is_not_counted_twice(
+    make: Callable[..., SharedNode], name: str, exclusive: bool
+) -> None:
+    """While a counter of a component is unreadable, `other` contains the energy of this component.
+
+    When the counter reports the energy later, it is subtracted from the energy of `other`.
+    """
+    node = with_second_package(make(("cpu", "gpu[0]", "node")))
+    first = counts(node)
+    load = {"cpu": 100, "cpu:1": 50, "gpu[0]": 200, "other": 80}
+    node.begin(1, CPUS, "0", exclusive=exclusive)
+    node.use(20, load)
+    node.counters[name].silent = True
+    node.use(300, load)
+    node.counters[name].silent = False
+    node.use(20, load)
+    node.end(1)
+    assert quality(node.records()[1])["other"] == "partial"
+    node.begin(2, CPUS, "0", exclusive=exclusive)
+    node.use(800, load)
+    node.kill()
+    node.use(1000, load)
+    node.end(2)
+    assert quality(node.records()[2])["other"] == "partial"  # too low by the late energy
+    node.begin(3, CPUS, "0", exclusive=exclusive)
+    node.use(100, load)
+    node.end(3)
+    assert joules(node.records()[3])["other"] == 8000.0
+    assert quality(node.records()[3])["other"] != "partial"
+    assert measured(node) == counts(node)["node"] - first["node"]
+
+
+def test_late_energy_of_a_power_that_varied_is_not_counted_twice(make: Callable[..., SharedNode]) -> None:
+    """A late reading contains much energy of time in which `other` is charged, and none of later time."""
+    node = with_second_package(make(("cpu", "node")))
+    first = counts(node)["node"]
+    node.use(20, {"cpu": 10, "cpu:1": 10, "other": 10})
+    node.counters["cpu:1"].silent = True
+    node.use(30, {"cpu": 10, "cpu:1": 900, "other": 10})
+    node.use(65, {"cpu": 10, "other": 10})
+    node.counters["cpu:1"].silent = False
+    node.begin(1, CPUS, exclusive=True)
+    node.use(10, {"cpu": 10, "other": 10})
+    node.kill()
+    node.use(2000, {"cpu": 10, "other": 20})
+    node.end(1)
+    assert measured(node) == counts(node)["node"] - first
+
+
+def with_second_package(node: SharedNode) -> SharedNode:
+    second = HandCounter("cpu")
+    second.key = "cpu:1"
+    node.die()
+    node.counters["cpu:1"] = second
+    node.manager = node.start()
+    return node
+
+
+def counts(node: SharedNode) -> dict[str, int]:
+    return {name: counter.value_uj for name, counter in node.counters.items()}
+
+
+def measured(node: SharedNode) -> int:
+    """Return the microjoules of all components together."""
+    return sum(account["measured"] for account in node.accounts().values())
+
+
 def test_continued_uncertainty_is_one_span() -> None:
     account = ComponentAccount(("a", "b"))
     for second in range(100):
@@ -528,6 +597,49 @@ def test_jobs_idle_and_unattributed_are_the_node_over_any_history(actions: list[
             assert paid == account["jobs"], name
         for name in ("cpu", "dram", "gpu[0]"):
             assert accounts[name]["measured"] == node.counters[name].value_uj - first[name], name
+
+
+LATE_COMPONENTS = ["cpu", "cpu:1", "dram", "gpu[0]"]
+ABSENCES = st.lists(
+    st.one_of(
+        st.tuples(st.just("silent"), st.sampled_from(LATE_COMPONENTS), st.booleans()),
+        st.tuples(st.just("use"), st.integers(1, 90), st.lists(st.integers(0, 500), min_size=5, max_size=5)),
+        st.tuples(st.sampled_from(["begin", "end", "kill"])),
+    ),
+    max_size=20,
+)
+
+
+@examples(30)
+@given(ABSENCES)
+def test_components_together_are_the_node_s_meter_whatever_is_unreadable(
+    actions: list[tuple[Any, ...]],
+) -> None:
+    """The energies of all components and of `other` add up to the energy of the node meter.
+
+    Energy that a component reports late is in `other` already. The sum is checked after `other` has been
+    reduced by all late energy.
+    """
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        node = SharedNode(Path(folder), ("cpu", "dram", "gpu[0]", "node"), {"cpu": 50.0, "gpu": 20.0})
+        stack.callback(node.die)
+        first = counts(with_second_package(node))["node"]
+        for what, *more in actions:
+            if what == "silent":
+                node.counters[more[0]].silent = more[1]
+            elif what == "use":
+                node.use(more[0], dict(zip([*LATE_COMPONENTS, "other"], more[1], strict=True)))
+            elif what == "kill":
+                node.kill()
+            else:
+                getattr(node, what)(1, *([4, "0"] if what == "begin" else []))
+        for counter in node.counters.values():
+            counter.silent = False
+        node.use(100, {})
+        node.begin(2, 4)
+        node.use(100, {"other": 10_000.0})  # more than all late energy
+        node.end(2)  # charges all energy so far
+        assert measured(node) == counts(node)["node"] - first
 
 
 def _do(node: SharedNode, action: tuple[object, ...]) -> None:

@@ -91,15 +91,16 @@ class ComponentAccount:
     def mark_uncertain(self, start: float, end: float) -> None:
         """Record a time span in which energy of the component may be missing.
 
-        If the span begins where the last recorded span ends, the last span is extended instead.
+        If the span touches or overlaps the last recorded span, the last span is extended instead.
 
         Args:
             start: start of the span in seconds since boot.
             end: end of the span in seconds since boot.
         """
         last = self.uncertain_spans[-1] if self.uncertain_spans else None
-        if last is not None and last[0] <= start <= last[1] + SLACK_S:
-            start, end = last[0], max(end, self.uncertain_spans.pop()[1])
+        if last is not None and last[0] <= end and start <= last[1] + SLACK_S:
+            self.uncertain_spans.pop()
+            start, end = min(start, last[0]), max(end, last[1])
         self.uncertain_spans.append((start, end))
 
     def _exclude_unreadable(self, interval: SampleInterval) -> None:

@@ -7,7 +7,6 @@ energy of the jobs, the idle energy and the unattributed energy add up to the me
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,13 +17,13 @@ from slurm_energy.agent.metering.attribution import (
     EnergySplit,
     NodeMeasurement,
     gpu_index,
-    rest_of_node,
     split_energy,
 )
 from slurm_energy.agent.metering.component_account import MAX_WAIT_S, SLACK_S, ComponentAccount
 from slurm_energy.agent.metering.component_rules import assumed_jobs, has_use, is_quiet
 from slurm_energy.agent.metering.idle_power import IdlePower
 from slurm_energy.agent.metering.job_meter import Charge
+from slurm_energy.agent.metering.node_remainder import MIN_SOLE_SPAN_S, NodeRemainder
 from slurm_energy.agent.metering.occupancy import (
     GONE,
     NOT_MONITORED,
@@ -36,18 +35,11 @@ from slurm_energy.agent.metering.occupancy import (
 )
 from slurm_energy.agent.metering.sampler import SampleInterval
 from slurm_energy.devices.discovery import NodeDevices
-from slurm_energy.log_once import RepeatedFailureLog
-
-log = logging.getLogger(__name__)
 
 _MIN_SHARED_SPAN_S = 10.0
 """Node power meters average and lag behind. Over a shorter time the lag would distort the energy."""
-_MIN_SOLE_SPAN_S = 1.0
-"""Node power meters update at most ten times a second, so a shorter sample shows the components only."""
 _MAX_READ_DURATION_S = 0.05
 """If reading a sample took longer, the node meter may be ahead of the components by that time."""
-_MAX_DEBT_S = 30.0
-"""A node meter that shows less than the components for longer contradicts the components' counters."""
 
 
 class Ledger:
@@ -77,10 +69,8 @@ class Ledger:
         self._node_parts = {
             name for name in keys if name.partition("[")[0] not in devices.selection.added_parts and node
         }
-        self._node_parts_uj = 0
-        self._debt_uj = 0
+        self._remainder = NodeRemainder()
         self._dynamic = DynamicEnergy()
-        self._failures = RepeatedFailureLog(log)
 
     def charge(
         self,
@@ -107,16 +97,20 @@ class Ledger:
         self.idle.set_read_duration(interval.read_duration_s)
         used = cpu_time, monitored
         occupancy = occupancy_of(interval.start, interval.end, self._cpus, self._gpus, occupants, *used)
+        charges = _ChargeBuilder(interval, occupants, self._other_start(interval))
         ready: dict[int, tuple[OccupancyInterval, list[str]]] = {}
         for name, account in self._accounts.items():
             if name == OTHER:
                 continue
-            if account.add_readings(interval) and has_use(name, cpu_time, monitored):
+            unattributed_uj = account.unattributed_uj
+            complete = account.add_readings(interval)
+            if name in self._node_parts:  # time of an excluded counter, which `other` was charged for already
+                self._remainder.add_late(account.unattributed_uj - unattributed_uj)
+            if complete and has_use(name, cpu_time, monitored):
                 open_time = account.close(occupancy)
                 ready.setdefault(id(open_time), (open_time, []))[1].append(name)
             else:
                 account.extend(occupancy)
-        charges = _ChargeBuilder(interval, occupants)
         for open_time, names in ready.values():
             self._charge_split(
                 open_time, {name: self._accounts[name].uncharged_uj for name in names}, charges
@@ -187,8 +181,7 @@ class Ledger:
         """Return the state of the ledger as a dict that JSON can hold."""
         return {
             "accounts": {name: account.dump() for name, account in self._accounts.items()},
-            "node_parts_uj": self._node_parts_uj,
-            "debt_uj": self._debt_uj,
+            **self._remainder.dump(),
             "dynamic": {"jobs": dict(self._dynamic.jobs), "rest": self._dynamic.rest},
             "idle": self.idle.dump(),
         }
@@ -202,20 +195,20 @@ class Ledger:
         for name, account in self._accounts.items():
             if name in data["accounts"]:
                 account.load(data["accounts"][name])
+        self._remainder.load(data)
         if not same_boot:
-            self._unattribute_open_time(data["node_parts_uj"], data["debt_uj"])
+            self._unattribute_open_time()
         else:
-            self._node_parts_uj, self._debt_uj = data["node_parts_uj"], data["debt_uj"]
             self._dynamic = DynamicEnergy(data["dynamic"]["jobs"], data["dynamic"]["rest"])
         self.idle.learned_watts.update(data["idle"])
 
-    def _unattribute_open_time(self, node_parts_uj: int, debt_uj: int) -> None:
+    def _unattribute_open_time(self) -> None:
         for name, account in self._accounts.items():
             if name != OTHER:
-                node_parts_uj += account.uncharged_uj if name in self._node_parts else 0
+                self._remainder.add_parts(account.uncharged_uj if name in self._node_parts else 0)
                 account.unattribute_open_time(account.uncharged_uj)
         if (other := self._accounts.get(OTHER)) is not None:
-            other.unattribute_open_time(rest_of_node(other.uncharged_uj, node_parts_uj, debt_uj)[0])
+            other.unattribute_open_time(self._remainder.take_before_reboot(other.uncharged_uj))
 
     def _charge_split(
         self, open_time: OccupancyInterval, energy_uj: Mapping[str, int], charges: _ChargeBuilder
@@ -235,8 +228,7 @@ class Ledger:
             account.unattributed_uj += result.unattributed[name] + gone
             account.jobs_uj += energy - result.idle[name] - result.unattributed[name] - gone
             account.measured_uj += energy
-            if name in self._node_parts:
-                self._node_parts_uj += energy
+            self._count_part(name, energy, open_time, charges)
             charges.add_split(name, open_time, account, result)
             if not account.uncertain_spans:
                 self.idle.observe(
@@ -259,9 +251,7 @@ class Ledger:
             account = self._accounts[name]
             account.jobs_uj += energy
             account.measured_uj += energy
-            if name in self._node_parts:
-                self._node_parts_uj += energy
-            charges.charged_uj[name] = energy
+            self._count_part(name, energy, open_time, charges)
             charges.uncertain_spans += account.uncertain_spans
             charges.add(sole, name, energy, open_time, account)
             account.settle()
@@ -280,6 +270,25 @@ class Ledger:
             monitored=open_time.monitored_totals(),
         )
         return split_energy(interval, open_time.resource_times())
+
+    def _other_start(self, interval: SampleInterval) -> float:
+        """Return the time, in seconds since boot, up to which the component `other` is charged."""
+        other = self._accounts.get(OTHER)
+        return interval.start if other is None or other.open_interval is None else other.open_interval.start
+
+    def _count_part(
+        self, name: str, energy_uj: int, open_time: OccupancyInterval, charges: _ChargeBuilder
+    ) -> None:
+        """Count the energy of a component that the node meter includes.
+
+        If the component was so late that `other` was charged without it, the energy is late.
+        """
+        if name not in self._node_parts:
+            return
+        if open_time.start < charges.other_start - SLACK_S:
+            self._remainder.add_late(energy_uj)
+        else:
+            charges.node_parts_uj += energy_uj
 
     def _charge_other(
         self,
@@ -303,52 +312,49 @@ class Ledger:
         complete = account.add_readings(interval)
         # The node meter starts to report: its reading does not include earlier energy of the components.
         if was_open and account.open_interval is None:
-            self._node_parts_uj = sum(charges.charged_uj.get(name, 0) for name in self._node_parts)
-            self._debt_uj, self._dynamic = 0, DynamicEnergy()
+            self._remainder.restart()
+            self._dynamic = DynamicEnergy()
+        self._remainder.add_parts(charges.node_parts_uj)
         late = [self._accounts[name].open_interval for name in self._node_parts]
         waits = any(open_ is not None and interval.end - open_.start < MAX_WAIT_S for open_ in late)
-        for start, end in charges.uncertain_spans:
-            account.mark_uncertain(start, end)
         start = account.open_interval.start if account.open_interval is not None else occupancy.start
+        if self._remainder.has_late or (not waits and any(open_ is not None for open_ in late)):
+            account.mark_uncertain(start, interval.end)
+        for uncertain_start, uncertain_end in charges.uncertain_spans:
+            account.mark_uncertain(uncertain_start, uncertain_end)
         alone = occupancy.sole is not None and interval.read_duration_s <= _MAX_READ_DURATION_S
-        min_s = (_MIN_SOLE_SPAN_S if alone else _MIN_SHARED_SPAN_S) - SLACK_S
+        min_s = (MIN_SOLE_SPAN_S if alone else _MIN_SHARED_SPAN_S) - SLACK_S
         young = not at_boundary and interval.end - start < min_s
         if not complete or waits or young:
             account.extend(occupancy)
             return
         open_time = account.close(occupancy)
-        rest_uj, debt_uj = rest_of_node(account.uncharged_uj, self._node_parts_uj, self._debt_uj)
-        self._debt_uj = self._bounded(debt_uj, account.uncharged_uj, open_time.length_s)
-        self._node_parts_uj = 0
+        rest_uj = self._remainder.take(account.uncharged_uj, open_time.length_s)
         self._charge_split(open_time, {OTHER: rest_uj}, charges)
         self._dynamic = DynamicEnergy()
-
-    def _bounded(self, debt_uj: int, node_uj: int, length_s: float) -> int:
-        if length_s < _MIN_SOLE_SPAN_S - SLACK_S:  # too short to compare the powers
-            return debt_uj
-        max_uj = round(node_uj * _MAX_DEBT_S / length_s)
-        if debt_uj <= max_uj:
-            self._failures.clear("meter of the node", "shows as much as its parts again")
-            return debt_uj
-        self._failures.report("meter of the node", "shows less than the node's parts together")
-        return max_uj
 
 
 class _ChargeBuilder:
     """Collector of the energy charges of all jobs on the node for one sample interval.
 
     Charges are added component by component.
+
+    Args:
+        interval: the sample interval.
+        occupants: the jobs that were on the node.
+        other_start: time, in seconds since boot, up to which the component `other` was charged before.
     """
 
-    def __init__(self, interval: SampleInterval, occupants: Sequence[Occupant]) -> None:
+    def __init__(self, interval: SampleInterval, occupants: Sequence[Occupant], other_start: float) -> None:
         self._interval = interval
+        self.other_start = other_start
+        self.node_parts_uj = 0
         self._unsized = {t.job for t in occupants if t.cpus is None and not t.whole}
         self._energy: dict[str, dict[str, int]] = {occupant.job: {} for occupant in occupants}
         self._since: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
         self._uncertain: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
         self._assumed: dict[str, set[str]] = {occupant.job: set() for occupant in occupants}
         self._methods: dict[str, dict[str, str]] = {occupant.job: {} for occupant in occupants}
-        self.charged_uj: dict[str, int] = {}
         self.uncertain_spans: list[tuple[float, float]] = []
         self.waiting: frozenset[str] = frozenset()
 
@@ -363,7 +369,6 @@ class _ChargeBuilder:
             account: account of the component.
             result: division of the energy among the jobs.
         """
-        self.charged_uj[name] = account.uncharged_uj
         self.uncertain_spans += account.uncertain_spans
         assumed, methods = assumed_jobs(name, open_time), result.methods.get(name, {})
         for job in self._energy:
