@@ -67,6 +67,8 @@ class EnergyCounter(ABC):
         source: name of the interface in energy records, for example `powercap:intel-rapl`.
         range_uj: energy in microjoules after which the counter wraps. None if the counter does not wrap; a
             reading below the previous one then means that the counter was reset.
+        unread_range_uj: energy in microjoules after which the counter loses a wrap of a hardware register,
+            because its driver reads the register only when the counter is read. None if nothing is lost.
         max_watts: upper bound of the component's power in watts. This bound determines the minimum time
             between two wraps of the counter.
         quality: whether the readings are measured, modelled or partial.
@@ -76,6 +78,7 @@ class EnergyCounter(ABC):
 
     quality: Quality = Quality.MEASURED
     interval_s: float = 0.0
+    unread_range_uj: int | None = None
     key: str
     component: str
     source: str

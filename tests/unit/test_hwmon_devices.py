@@ -238,6 +238,7 @@ def test_intel_gpus_count_the_card_not_its_package(tree: Tree) -> None:
         ("gpu[0]", 111, "hwmon:xe"),
         ("gpu[1]", 55, "hwmon:xe"),
     ]
+    assert {c.unread_range_uj for c in found.counters} == {262_144_000_000}  # 32 bits of 61 uJ
     assert [knob.read() for knob in found.knobs] == ["300000000", "0"]
     assert [gpu.limit_watts for gpu in found.gpus] == [300.0, 150.0]  # 0: the limit is switched off
 

@@ -111,6 +111,24 @@ def test_an_interval_in_which_wraps_may_have_been_missed_is_uncertain() -> None:
     assert not step(sampler, clock, 1.0).deltas["c"].certain
 
 
+@pytest.mark.parametrize(("pause_s", "certain"), [(230.0, True), (240.0, False), (3600.0, False)])
+def test_a_wrap_that_the_driver_may_have_missed_is_uncertain(pause_s: float, certain: bool) -> None:
+    """The driver of an Intel GPU unwraps its 32-bit register only when the counter is read.
+
+    At 1 kW the register wraps after 262 s. After a pause of the agent, a whole wrap may be missing.
+    """
+    counter = Counter(max_watts=1000)
+    counter.unread_range_uj = 262_144_000_000
+    sampler, clock = start(counter)
+    assert sampler.max_interval_s == pytest.approx(262.144 / 3)
+    for _ in range(3):
+        counter.value += 500_000_000
+        assert step(sampler, clock, 1.0).deltas["c"].certain
+    counter.value += 100_000_000_000
+    delta = step(sampler, clock, pause_s).deltas["c"]
+    assert delta == CounterDelta(clock.now - pause_s, 100_000_000_000, certain)
+
+
 class StallingCounter(Counter):
     """A counter whose reader stalls directly after the read."""
 

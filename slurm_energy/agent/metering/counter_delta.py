@@ -47,10 +47,11 @@ def energy_between(
       reading, which is the energy since the reset.
     - The energy is more than the hardware can use between the readings. The result is then 0.
 
-    In both cases the energy is not certain.
+    In both cases the energy is not certain. The energy is not certain either if the counter, or a register
+    that its driver unwraps only at a reading, may have wrapped unnoticed between the readings.
 
     Args:
-        counter: the counter; its range and maximum power are used.
+        counter: the counter; its ranges and maximum power are used.
         earlier_uj: the earlier reading in microjoules.
         later_uj: the later reading in microjoules.
         length_s: seconds between the readings.
@@ -61,6 +62,8 @@ def energy_between(
     range_uj = counter.range_uj
     moved = later_uj != earlier_uj
     certain = still_s <= _STILL_S if moved else still_s + length_s <= _STILL_S
+    if counter.unread_range_uj is not None:
+        certain = certain and length_s * max_uj <= SAFE_PART_OF_RANGE * counter.unread_range_uj
     if range_uj is not None:
         energy_uj = counter_delta(earlier_uj, later_uj, range_uj)
         certain = certain and length_s * max_uj <= SAFE_PART_OF_RANGE * range_uj

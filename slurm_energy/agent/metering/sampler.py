@@ -23,7 +23,7 @@ from slurm_energy.agent.metering.counter_delta import (
 )
 from slurm_energy.agent.metering.throttle_sensors import ThrottleSampler
 from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
-from slurm_energy.devices.sampling_interval import max_sampling_interval_s
+from slurm_energy.devices.sampling_interval import max_sampling_interval_s, min_wrap_s
 from slurm_energy.log_once import RepeatedFailureLog
 
 log = logging.getLogger(__name__)
@@ -166,8 +166,7 @@ class Sampler:
         self._gone: set[str] = set()
         self.time: float | None = None
         self.max_interval_s = max_sampling_interval_s(counters)
-        wraps = [c.range_uj / (c.max_watts * 1e6) for c in counters if c.range_uj is not None]
-        self._safe_s = SAFE_PART_OF_RANGE * min(wraps, default=math.inf)
+        self._safe_s = SAFE_PART_OF_RANGE * min_wrap_s(counters)
         self._failures = RepeatedFailureLog(log)
 
     def sample(self, due_only: bool = False) -> SampleInterval | None:

@@ -3,7 +3,7 @@
 energy1_input counts the energy of the card, energy2_input (xe only) the energy of the package on the card.
 power1_max is the sustained limit of the card; power1_max is 0 while the limit is switched off. The hardware
 clamps a limit that is out of range without an error. The driver unwraps its 32-bit register only when the
-register is read. At 1 kW the register wraps after 4.4 minutes. Source: kernel,
+register is read, in units of 2^-14 J. At 1 kW the register wraps after 4.4 minutes. Source: kernel,
 Documentation/ABI/testing/sysfs-driver-intel-{xe,i915}-hwmon and drivers/gpu/drm/xe/xe_hwmon.c.
 """
 
@@ -22,6 +22,8 @@ _NAMES = ("xe", "i915")
 _CARD, _PACKAGE = 1, 2
 _LIMIT_ROUNDING_UW = 250_000
 _DEFAULT_MAX_WATTS = 1000.0
+_REGISTER_RANGE_UJ = 2**18 * 1_000_000
+"""2^32 units of 2^-14 J."""
 
 
 class IntelGpuEnergyCounter(EnergyCounter):
@@ -31,6 +33,7 @@ class IntelGpuEnergyCounter(EnergyCounter):
     """
 
     range_uj = None
+    unread_range_uj = _REGISTER_RANGE_UJ
 
     def __init__(self, index: int, driver: str, max_watts: float, path: Path) -> None:
         """Create the counter.
