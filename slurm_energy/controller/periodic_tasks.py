@@ -36,6 +36,20 @@ async def kept_running(
             await asyncio.sleep(pause_s)
 
 
+async def run_together(*tasks: Coroutine[Any, Any, None]) -> None:
+    """Run endless tasks concurrently. If one of them fails, cancel the others and raise its error.
+
+    After `asyncio.gather`, the others would go on, beside those that `kept_running` starts next.
+    """
+    started = [asyncio.create_task(task) for task in tasks]
+    try:
+        await asyncio.gather(*started)
+    finally:
+        for task in started:
+            task.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
+
+
 async def run_until(
     stop: asyncio.Event, loops: Iterable[Coroutine[Any, Any, None]], on_cancelled: Callable[[], None]
 ) -> None:

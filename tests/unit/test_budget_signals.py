@@ -130,6 +130,24 @@ def test_a_changed_location_drops_the_old_text(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_signals_are_read_after_the_loop_was_started_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "a").write_text("100")
+        reader = SignalReader(FAILURES)
+        reader.follow({"site": SignalLocation(str(tmp_path / "a"), 0.01)})
+        for text in ("100", "200"):
+            (tmp_path / "a").write_text(text)
+            task = asyncio.create_task(reader.loop())
+            async with asyncio.timeout(60):
+                while "site" not in reader.texts or reader.texts["site"].text != text:
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        reader.close()
+
+    asyncio.run(story())
+
+
 def test_drops_apply_ahead_and_rises_do_not() -> None:
     at = NOON - NOON % 86400
     one = limits(

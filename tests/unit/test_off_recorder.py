@@ -28,6 +28,7 @@ from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.errors import UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.slurm.command import Command, CommandRunner
 from slurm_energy.slurm.node_power_states import NodePowerStatus
 
 
@@ -139,3 +140,32 @@ def test_periods_are_stored_after_the_database_was_away(
 def test_the_oldest_of_too_many_periods_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power_saving, "MAX_UNSTORED", 1)
     assert len(off_periods(tmp_path, monkeypatch, failures=1, writes=2)) == 1
+
+
+def test_commands_work_after_an_unexpected_error_until_the_daemon_stops(tmp_path: Path) -> None:
+    config = configuration.parse("")
+
+    async def story() -> None:
+        store, log = Store(tmp_path / "senergy.db"), RepeatedFailureLog(logging.getLogger("test"))
+        budget = BudgetLoop(config, store, None, RunningJobCache(lambda _: ""), log)
+        runner = CommandRunner(5.0)
+        loop = PowerSavingLoop(lambda: config, store, LiveReports(lambda: config), budget, log, runner)
+        measure, loop._measure = loop._measure, _failing  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match="unexpected"):
+            await loop.loop()
+        assert runner(Command(["echo", "on"])) == "on\n"
+        loop._measure = measure  # type: ignore[method-assign]
+        task = asyncio.create_task(loop.loop())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with pytest.raises(UnavailableError, match="shutting down"):
+            runner(Command(["echo", "off"]))
+        budget.close()
+        store.close()
+
+    asyncio.run(story())
+
+
+async def _failing() -> None:
+    raise ValueError("unexpected")

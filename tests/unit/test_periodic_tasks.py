@@ -11,7 +11,7 @@ import logging
 
 import pytest
 
-from slurm_energy.controller.periodic_tasks import kept_running, run_until
+from slurm_energy.controller.periodic_tasks import kept_running, run_together, run_until
 from slurm_energy.errors import UnavailableError
 from slurm_energy.log_once import UnexpectedErrorLog
 
@@ -51,10 +51,22 @@ def test_the_error_of_a_task_ends_the_others() -> None:
     assert events == ["stopped commands", "first cancelled"]
 
 
+def test_the_error_of_one_of_several_tasks_cancels_the_others_before_it_is_raised() -> None:
+    events: list[str] = []
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("lost")
+
+    with pytest.raises(ValueError, match="lost"):
+        asyncio.run(run_together(_endless(events, "first"), failing(), _endless(events, "second")))
+    assert events == ["first cancelled", "second cancelled"]
+
+
 def test_a_task_starts_again_after_an_unexpected_error_which_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    starts = []
+    starts: list[int] = []
 
     async def task() -> None:
         starts.append(len(starts))

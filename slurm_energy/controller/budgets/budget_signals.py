@@ -119,7 +119,10 @@ class SignalReader:
         finally:
             for task in self._tasks.values():
                 task.cancel()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """End the threads that read files, without waiting for them."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def read_all(self, names: Iterable[str] | None = None) -> None:
         """Read the signals in `names` once; None means all."""

@@ -24,6 +24,7 @@ from slurm_energy.controller.budgets.budget_signals import SignalReader
 from slurm_energy.controller.budgets.facts import BudgetCycle, BudgetStatus
 from slurm_energy.controller.budgets.recorder import BudgetRecorder
 from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.controller.periodic_tasks import run_together
 from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.tuning.advisor import CurveOracle
@@ -180,19 +181,13 @@ class BudgetLoop:
 
         The loops decide about budgets, read inputs and signals, admit jobs and store the state.
         """
-        loops = (
+        await run_together(
             self._decide_loop(),
             self._inputs_loop(),
             self._admission_loop(),
             self._store_loop(),
             self.signals.loop(),
         )
-        tasks = [asyncio.create_task(one) for one in loops]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
 
     async def decide(self) -> None:
         """Make one decision about the power budgets, and store it for a restart of the controller.
@@ -282,6 +277,7 @@ class BudgetLoop:
         """Stop Slurm's commands and wait for the engine's thread to end."""
         self._commands.stop()
         self._release.stop()
+        self.signals.close()
         if self.parts is not None:
             self.parts.admission.close()
         self._thread.shutdown()

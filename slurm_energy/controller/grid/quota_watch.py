@@ -103,8 +103,9 @@ class QuotaWatch:
                     async with asyncio.timeout(max(self._config().quota.interval_s, pause_s)):
                         await self._due.wait()
                 self._due.clear()
-        finally:
+        except asyncio.CancelledError:  # after an error, the task starts again and needs the commands
             self._run.stop()
+            raise
 
     async def update(self) -> None:
         """Compute how much of each quota is used.

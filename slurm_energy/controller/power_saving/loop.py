@@ -18,6 +18,7 @@ from slurm_energy.config import Config
 from slurm_energy.controller.budgets.away_power import AwayPower
 from slurm_energy.controller.budgets.loop import BudgetLoop
 from slurm_energy.controller.live_reports import LiveReports
+from slurm_energy.controller.periodic_tasks import run_together
 from slurm_energy.controller.power_saving.boot_wait_server import BootWaitServer
 from slurm_energy.controller.power_saving.node_boots import NodeBoots, PowerPhase
 from slurm_energy.controller.power_saving.off_recorder import OffRecorder
@@ -100,12 +101,13 @@ class PowerSavingLoop:
         The task decides periodically which nodes to power down or up, and serves the boot socket.
         """
         try:
-            await asyncio.gather(self._decide(), self._boot_waits.loop(), self._measure())
-        finally:
+            await run_together(self._decide(), self._boot_waits.loop(), self._measure())
+        except asyncio.CancelledError:  # after an error, the task starts again and needs the commands
             for one in (self._read_states, self._follow_states, self._program):
                 one.stop()
             if isinstance(self._run, CommandRunner):
                 self._run.stop()
+            raise
 
     async def _decide(self) -> None:
         while True:

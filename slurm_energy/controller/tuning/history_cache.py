@@ -84,7 +84,8 @@ class HistoryCache:
             await asyncio.sleep(interval_s())
 
     async def load(self) -> None:
-        """Load the runs from the database into memory."""
+        """Load the runs from the database into memory, in place of runs that were loaded before."""
+        self._history = History()
         runs = await self._store.read(lambda connection: list(run_history.read_runs(connection)))
         for first in range(0, len(runs), _LOAD_CHUNK):
             await self._run_in_thread(self._learn_runs, runs[first : first + _LOAD_CHUNK])

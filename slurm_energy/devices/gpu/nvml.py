@@ -247,7 +247,8 @@ class NvmlLibrary:
             self._library.nvmlShutdown()
         with contextlib.suppress(self._library.NVMLError):
             self._library.nvmlInit()
-            self._lost.clear()
+            # Each GPU may be tried now. A GPU stays lost until it responds: nobody may read it for long.
+            self._lost = {index: (0.0, reason) for index, (_, reason) in self._lost.items()}
 
 
 def _reason(error: Any) -> str:
