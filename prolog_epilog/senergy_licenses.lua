@@ -197,11 +197,13 @@ local function without_tasks(licenses, job_desc, job_rec)
         per_task[name or ""] = count
     end
     local tasks, is_replaced = number(job_desc, "num_tasks"), text_of(job_desc, "tres_per_task")
-    for _, item in ipairs(licenses) do
-        local name, count = license_count(item)
+    for i = #licenses, 1, -1 do -- those of --licenses come first
+        local name, count = license_count(licenses[i])
         local each = per_task[name or ""]
         if not each or not is_replaced and (not tasks or count == each * tasks) then
-            kept[#kept + 1] = item
+            table.insert(kept, 1, licenses[i])
+        else
+            per_task[name] = nil
         end
     end
     return kept
@@ -259,6 +261,9 @@ end
 
 -- Returns the number of hosts of a host list such as `a[1-3,7]b[1-2],c`, or nil if it cannot be parsed.
 local function host_count(hosts)
+    if string.find(hosts, "[%s{}]") then -- Slurm takes blanks as commas, and expands expressions such as switch{s1}
+        return nil
+    end
     local count, product = 0, 1
     for outside, ranges in string.gmatch(hosts .. "[]", "([^%[]*)%[([^%]]*)%]") do
         local ends = select(2, string.gsub(outside, ",", ""))
@@ -319,7 +324,9 @@ local function partition_watts(job, power, caps, nodes)
     if top and top > 0 and top < MAX_NODES then
         watts = math.min(watts, nodes * (power.node or watts))
     end
-    nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
+    if not (top and top > 0 and top < MAX_NODES) then
+        nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
+    end
     if power.exclusive or is_exclusive(job) or job.may_be_exclusive then
         local whole = nodes * (power.node or 0)
         watts = job.may_be_exclusive and math.max(watts, whole) or whole
@@ -426,9 +433,9 @@ end
 
 -- Returns a license after a change of a job's size. It is in proportion to the number of nodes, because senergyctld
 -- may have set more than the power table says.
-local function grown(count, job, job_rec, rules)
+local function scaled(count, job, job_rec, rules)
     local before, after = node_count(job_rec) or 1, node_count(job)
-    return after and math.min(count * math.max(1, math.ceil(after / before)), math.max(count, rules.max)) or count
+    return after and math.min(math.ceil(count * after / before), math.max(count, rules.max)) or count
 end
 
 -- Restores our licenses in a change of a job. Changes by root and by senergyctld are kept.
@@ -450,6 +457,10 @@ function M.modify(job_desc, job_rec, uid, text)
         return "Licenses: a choice with '|' is not possible under a power budget; request one of them"
     end
     local is_pending = (number(job_rec, "job_state") or PENDING) % 256 == PENDING
+    if not is_pending and type(requested) ~= "string" then
+        return nil -- Slurm refuses another license of a running job, after it has made a part of the change
+    end
+    changes_size = changes_size and is_pending
     local job = changed_job(job_desc, job_rec, is_pending)
     local others = M.split(type(requested) == "string" and requested or job_rec.licenses, rules)
     local _, counts = M.split(job_rec.licenses, rules)
@@ -469,7 +480,7 @@ function M.modify(job_desc, job_rec, uid, text)
     local before, watts = counts[rules.name], M.watts(job, rules)
     for _, name in ipairs(names) do
         local count = counts[name] or before or watts
-        counts[name] = changes_size and math.max(grown(count, job, job_rec, rules), watts) or count
+        counts[name] = changes_size and math.max(scaled(count, job, job_rec, rules), watts) or count
     end
     if #names > 0 or type(requested) == "string" then
         job_desc.licenses = with_ours(others, names, counts)
