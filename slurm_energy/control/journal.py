@@ -138,6 +138,7 @@ class SettingsJournal:
         self.entries: dict[str, JournalEntry] = {}
         self.load_error = ""
         self.write_error = ""
+        self._damaged: Path | None = None  # name that the damaged file still has to get
 
     @classmethod
     def load(cls, path: Path) -> SettingsJournal:
@@ -161,10 +162,11 @@ class SettingsJournal:
         except FileNotFoundError:
             return journal
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            aside = path.with_name(path.name + ".damaged")
+            journal._damaged = path.with_name(path.name + ".damaged")
             with atomic_file.tolerating_read_only():
-                path.replace(aside)
-            journal.load_error = f"{path}: not a settings journal ({error}); kept as {aside.name}"
+                journal._keep_damaged_file()
+            kept = path.name if journal._damaged else f"{path.name}.damaged"
+            journal.load_error = f"{path}: not a settings journal ({error}); kept as {kept}"
             return journal
         journal.entries = {entry.key: entry for entry in entries}
         return journal
@@ -234,7 +236,14 @@ class SettingsJournal:
         """Return the jobs (`JOBID.RESTART`) whose requested values are in the journal."""
         return {owner for entry in self.entries.values() for owner in entry.claims}
 
+    def _keep_damaged_file(self) -> None:
+        """Rename the damaged file. On a read-only file system, the next change of the journal tries again."""
+        if self._damaged is not None:
+            self.path.replace(self._damaged)
+            self._damaged = None
+
     def _save(self, entries: dict[str, JournalEntry], *, sync: bool = True) -> None:
+        self._keep_damaged_file()
         if entries:
             # asdict is avoided: its deep copies cost more than writing hundreds of entries.
             items = [

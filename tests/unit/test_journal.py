@@ -6,6 +6,7 @@ the agent.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from hardware_tree import Tree
 from slurm_energy import atomic_file
 from slurm_energy.control.apply import apply, reconcile
 from slurm_energy.control.arbitration import Arbiter, JobAllocation
-from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.control.journal import JournalEntry, SettingsJournal
 from slurm_energy.control.restore import restore
 from slurm_energy.devices.cpu import powercap
 from slurm_energy.devices.discovery import NodeDevices, discover
@@ -417,6 +418,27 @@ def test_a_device_that_is_gone_keeps_its_entry(
     assert journal.entries
 
 
+def test_a_damaged_journal_on_a_read_only_file_system_is_renamed_before_the_next_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, one = tmp_path / "journal.json", JournalEntry("a", "1", {}, "2", None)
+    path.write_text("damaged")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        journal = SettingsJournal.load(path)
+        assert journal.load_error.endswith("kept as journal.json")
+        with pytest.raises(OSError, match="Read-only"):
+            journal.update([one])
+    assert path.read_text() == "damaged"
+    journal.update([one])
+    assert (tmp_path / "journal.json.damaged").read_text() == "damaged"
+    assert list(SettingsJournal.load(path).entries) == ["a"]
+
+
 def test_a_damaged_journal_is_renamed_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     path.write_text('{"version": 1, "entries": [{"key": 5}]}')
@@ -432,7 +454,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_journal import JOB, requested_settings
 from slurm_energy.devices.discovery import discover
-from slurm_energy.control.journal import SettingsJournal
+from slurm_energy.control.journal import JournalEntry, SettingsJournal
 from slurm_energy.control.apply import apply
 from slurm_energy.control.restore import restore
 devices, journal = discover(Path(sys.argv[1])), SettingsJournal.load(Path(sys.argv[2]))

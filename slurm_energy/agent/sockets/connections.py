@@ -222,7 +222,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport = None
-        if not self._executing:
+        if not self._executing or privileged(self.uid):
             self._owner.remove(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -245,10 +245,11 @@ class _Connection(asyncio.BufferedProtocol):
     def mark_executed(self) -> None:
         """Take note that the operation of the current line has ended.
 
-        Until then a closed connection still counts, because its line is still in memory.
+        Until then a closed connection of a user still counts, because its line is still in memory. Those of
+        root do not count, so that root's messages are accepted while a driver hangs.
         """
         self._executing = False
-        if self._transport is None:
+        if self._transport is None and not privileged(self.uid):
             self._owner.remove(self)
 
     def send(self, answer: dict[str, Any]) -> None:
