@@ -102,9 +102,9 @@ dist: deps-packages
 demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo
 
-# Without apt: tests of what this machine lacks (a C compiler, root, Slurm, munge) are skipped and say why.
 # One more than the processors, because some tests wait.
 CHECK_WORKERS ?= $(shell expr $$(nproc) + 1)
+# Without apt: tests of what this machine lacks (a C compiler, root, Slurm, munge) are skipped and say why.
 check: DEB :=
 # Lint runs beside the tests, because neither keeps two cores busy.
 check: $(VENV)/.installed-check

@@ -11,7 +11,27 @@ local M = {}
 local MAX_COUNT = 2147483647 -- Slurm keeps a count in 32 bits and wraps larger ones without an error
 local NO_VALUE, NO_VALUE_16 = 4294967294, 65534
 local PENDING = 0
-local SIZE_FIELDS = {
+-- Returns a list with the items of two lists.
+local function joined(first, second)
+    local all = {}
+    for _, list in ipairs({ first, second }) do
+        for _, item in ipairs(list) do
+            all[#all + 1] = item
+        end
+    end
+    return all
+end
+
+local REQUEST_TEXTS = {
+    "partition",
+    "gres",
+    "tres_per_job",
+    "tres_per_node",
+    "tres_per_socket",
+    "tres_per_task",
+    "cpus_per_tres",
+}
+local SIZE_FIELDS = joined({
     "min_nodes",
     "max_nodes",
     "min_cpus",
@@ -24,27 +44,10 @@ local SIZE_FIELDS = {
     "core_spec",
     "thread_spec",
     "req_nodes",
-    "partition",
-    "gres",
-    "tres_per_job",
-    "tres_per_node",
-    "tres_per_socket",
-    "tres_per_task",
-    "cpus_per_tres",
-}
+}, REQUEST_TEXTS)
 -- Fields of which Slurm refuses longer texts, but only after job_submit (_test_job_desc_fields). Slurm does not limit
 -- `licenses` in every release.
-local LIMITED_FIELDS = {
-    "account",
-    "qos",
-    "partition",
-    "gres",
-    "tres_per_job",
-    "tres_per_node",
-    "tres_per_socket",
-    "tres_per_task",
-    "cpus_per_tres",
-}
+local LIMITED_FIELDS = joined({ "account", "qos" }, REQUEST_TEXTS)
 local LIMIT = 1024
 local SHORT_FIELDS = {
     cpus_per_task = true,

@@ -48,9 +48,9 @@ class AdviceClient:
         self._failures = RepeatedFailureLog(log)
 
     def wake(self) -> None:
-        """Tell the client that a job may need advice about its tuning.
+        """Let the client look soon for jobs that need advice about their tuning.
 
-        The client then looks for such jobs soon. Call this method in the event loop.
+        Call this method in the event loop.
         """
         self._wake.set()
 
