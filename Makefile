@@ -116,8 +116,8 @@ check: $(VENV)/.installed-check
 		echo "C sources not checked: no clang-format (make lint does)"; fi; \
 	[ $$tests = 0 ] && [ $$lint = 0 ]
 
-# Tests wait for sampled seconds and for slurmctld most of their time, so that six workers suit two cores; each
-# has labs of its own. A file's tests stay together, and the cluster's files, the longest, come first.
+# Tests of clusters wait for sampled seconds and for slurmctld most of their time, so that six workers suit two
+# cores; each has labs of its own. A file's tests stay together. tests/conftest.py mixes files that wait and compute.
 TEST_WORKERS ?= 6
 test: needs-of-tests
 	@$(MAKE) --no-print-directory build

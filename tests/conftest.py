@@ -30,6 +30,9 @@ for _library in ("OPENBLAS", "OMP", "MKL"):
 NOBODY = 65534
 LONGEST_TEMPORARY = 24
 COMPILES_KERNELS = "test_column_engine.py"
+WAITING_FOLDERS = ("cluster", "node")
+MIXED_SHARE = 0.75
+"""Share of the computing files that are mixed with the waiting files. The others come after them."""
 
 # Sockets' paths have 107 bytes, of which pytest and the tests take more than half.
 if len(os.fsencode(os.path.realpath(tempfile.gettempdir()))) > LONGEST_TEMPORARY:
@@ -136,11 +139,22 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests that compile the simulator to the start of the test run.
+    """Order the test files so that parallel workers keep the processors busy.
 
-    Other worker processes of the test run then find the simulator compiled.
+    The file that compiles the simulator comes first, because other workers then find it compiled. Tests in
+    `WAITING_FOLDERS` wait for daemons most of their time, and the other tests compute. The files of both
+    sorts are mixed evenly, so that workers compute while other workers wait. The last files only compute,
+    because a long file at the end would leave the other workers without work.
     """
-    items.sort(key=lambda item: item.path.name != COMPILES_KERNELS)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = [path for path in files if path.parent.name in WAITING_FOLDERS]
+    places = {path: place / len(waiting) for place, path in enumerate(waiting)}
+    computing = [path for path in files if path not in places]
+    places |= {path: place / (MIXED_SHARE * len(computing)) for place, path in enumerate(computing)}
+    order = sorted(files, key=lambda path: (path.name != COMPILES_KERNELS, places[path]))
+    items[:] = [item for path in order for item in files[path]]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
