@@ -20,6 +20,7 @@ from slurm_energy.setup.power_saving_lines import power_saving_lines
 from slurm_energy.setup.site import SlurmSite, conf_sources
 from slurm_energy.setup.site_file import SiteFile, read_site_file
 from slurm_energy.slurm.plugin_release import plugin_release
+from slurm_energy.slurm.spank_selection import SPANK_PLUGINS
 from slurm_energy.trusted_files import check_folder
 
 DATABASE_DIRECTORY: Final = Path("/var/lib/senergyctld")
@@ -110,14 +111,16 @@ def _check_series(site: SlurmSite, own: OwnFiles) -> None:
 
     Slurm would not load plugins of another series.
     """
-    plugin = own.library / "energy.so"
-    built = plugin_release(plugin)
-    if built is None or site.installation is None:
-        return
-    installed = site.installation.release()
-    if built[:2] != installed[:2]:
-        todo = "install the package or build the plugins for this Slurm"
-        raise UnavailableError(str(plugin), f"was built for Slurm {built}, installed is {installed}", todo)
+    for plugin in (own.library / name for name in SPANK_PLUGINS):
+        built = plugin_release(plugin) if plugin.exists() else None  # login nodes lack energy_hooks.so
+        if built is None or site.installation is None:
+            continue
+        installed = site.installation.release()
+        if built[:2] != installed[:2]:
+            todo = "install the package or build the plugins for this Slurm"
+            raise UnavailableError(
+                str(plugin), f"was built for Slurm {built}, installed is {installed}", todo
+            )
 
 
 def _plan_configuration(plan: SetupPlan, site: SlurmSite, own: OwnFiles, options: PlanOptions) -> None:

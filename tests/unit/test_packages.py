@@ -62,6 +62,27 @@ def test_every_package_is_described_and_staged():
     assert all(f"`{package}`" in page for package in described)
 
 
+def script_after_installation(package_format: str) -> str:
+    """Return the script that runs after slurm-energy-node is installed, without macros of rpm."""
+    if package_format == "deb":
+        return (PACKAGING / "debian/slurm-energy-node.postinst").read_text()
+    spec = (PACKAGING / "slurm-energy.spec").read_text()
+    section = spec.partition("\n%post node\n")[2].partition("\n%preun node\n")[0]
+    return re.sub(r"^%\{\w+\}$", ":", section, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("package_format", "argument"), [("deb", "configure"), ("rpm", "1"), ("rpm", "2")])
+def test_the_node_package_selects_its_plugin_for_the_installed_slurm(package_format, argument, tmp_path):
+    log = tmp_path / "calls"
+    for name in ("senergy", "systemctl", "deb-systemd-invoke", "py3compile"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\nexit 1\n')
+        (tmp_path / name).chmod(0o755)
+    command = ["sh", "-c", script_after_installation(package_format), "script", argument]
+    subprocess.run(command, check=True, timeout=60, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    calls = [line for line in log.read_text().splitlines() if not line.startswith("py3compile")]
+    assert calls[0] == "senergy build-plugins --update"
+
+
 def test_bash_completion_is_suggested():
     assert re.search(
         r"^Suggests: .*bash-completion", (PACKAGING / "debian/control").read_text(), re.MULTILINE

@@ -6,7 +6,9 @@ The tests check dry runs, JSON output, and questions when no terminal is there t
 import io
 import json
 import os
+import shutil
 import socket
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -116,6 +118,21 @@ def test_missing_plugins_are_one_line(options, tmp_path, capsys):
     (tmp_path / "lib/energy.so").unlink()
     assert main.main(["setup", "login", "--dry-run", *options]) == 4
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+@pytest.mark.parametrize("plugin", ["energy.so", "energy_hooks.so"])
+def test_plugins_for_another_series_are_refused(plugin, options, tmp_path, capsys):
+    slurmctld = tmp_path / "slurm/sbin/slurmctld"
+    slurmctld.parent.mkdir(parents=True)
+    slurmctld.write_text("#!/bin/sh\necho slurm 24.05.3\n")
+    slurmctld.chmod(0o755)
+    source = tmp_path / "plugin.c"
+    source.write_text("const unsigned int plugin_version = 0x160500;\n")
+    command = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "lib" / plugin, source]
+    subprocess.run(command, check=True, timeout=60)
+    assert main.main(["setup", "node", "--dry-run", f"--slurm-prefix={tmp_path}/slurm", *options]) == 4
+    assert f"{plugin}: was built for Slurm 22.05.0, installed is 24.05.3" in capsys.readouterr().err
 
 
 def test_answers(monkeypatch):
