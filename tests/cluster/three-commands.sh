@@ -37,12 +37,14 @@ deb)
     needs=python3
     install='apt-get -q -y install ./*.deb'
     purge="apt-get -q -y purge 'slurm-energy*'"
+    kept='senergyctld'
     ;;
 rpm)
     needs="python3 rpm gcc make libc6-dev libslurm-dev"
     install='rpm -i --nodeps ./*.rpm'
     purge="rpm -e slurm-energy slurm-energy-analysis slurm-energy-node slurm-energy-controller slurm-energy-plugins \
     slurm-energy-lab"
+    kept='senergy\(ctld\)\?' # rpm has no purge
     ;;
 *)
     echo "three-commands: FORMAT is deb or rpm" >&2
@@ -136,9 +138,9 @@ expect "nothing of ours in /run" "[ -z \"\$(find /run -name '*senergy*')\" ]"
 inside 'scontrol show config' | grep -v -e ^Configuration -e BOOT_TIME -e NEXT_JOB_ID >"$work/slurm-after"
 diff "$work/slurm-before" "$work/slurm-after" >"$work/log" || fail "Slurm's configuration differs:" "$work/log"
 list_files "$listing-after"
-# Documented in docs/packages.md: the database.
+# Documented in docs/packages.md: the database, and with rpm the state of senergyd.
 diff "$listing-before" "$listing-after" | grep -e '^[<>]' |
-    grep -v -e '^> \./var/lib/senergyctld[ /]' -e '^[<>] \./etc/ld\.so\.cache ' -e '^[<>] \./etc/\(passwd\|group\|shadow\|gshadow\)-\? ' \
+    grep -v -e "^> \\./var/lib/$kept[ /]" -e '^[<>] \./etc/ld\.so\.cache ' -e '^[<>] \./etc/\(passwd\|group\|shadow\|gshadow\)-\? ' \
         >"$work/log" || true
 [ ! -s "$work/log" ] || fail "left or changed after undo and purge:" "$work/log"
-echo "Debian $debian, $format${site:+, $site}: three commands install slurm-energy; undo and purge leave the database only"
+echo "Debian $debian, $format${site:+, $site}: three commands install slurm-energy; undo and purge leave documented files only"

@@ -62,12 +62,12 @@ def test_every_package_is_described_and_staged():
     assert all(f"`{package}`" in page for package in described)
 
 
-def script_after_installation(package_format: str) -> str:
-    """Return the script that runs after slurm-energy-node is installed, without macros of rpm."""
-    if package_format == "deb":
-        return (PACKAGING / "debian/slurm-energy-node.postinst").read_text()
+def rpm_script(name: str) -> str:
+    """Return a script of the rpm packages, such as `post node`, without macros of rpm."""
     spec = (PACKAGING / "slurm-energy.spec").read_text()
-    section = spec.partition("\n%post node\n")[2].partition("\n%preun node\n")[0]
+    section = re.split(r"^%(?:pre|post)", spec.partition(f"\n%{name}\n")[2], maxsplit=1, flags=re.MULTILINE)[
+        0
+    ]
     return re.sub(r"^%\{\w+\}$", ":", section, flags=re.MULTILINE)
 
 
@@ -77,10 +77,25 @@ def test_the_node_package_selects_its_plugin_for_the_installed_slurm(package_for
     for name in ("senergy", "systemctl", "deb-systemd-invoke", "py3compile"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\nexit 1\n')
         (tmp_path / name).chmod(0o755)
-    command = ["sh", "-c", script_after_installation(package_format), "script", argument]
+    is_deb = package_format == "deb"
+    script = (
+        (PACKAGING / "debian/slurm-energy-node.postinst").read_text() if is_deb else rpm_script("post node")
+    )
+    command = ["sh", "-c", script, "script", argument]
     subprocess.run(command, check=True, timeout=60, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
     calls = [line for line in log.read_text().splitlines() if not line.startswith("py3compile")]
     assert calls[0] == "senergy build-plugins --update"
+
+
+def test_removal_of_the_rpm_package_keeps_records_that_wait_for_delivery(tmp_path):
+    record = tmp_path / "var/lib/senergy/agent/spool/record.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    script = re.sub(r"/(?=(?:etc|run|usr|var)/)", f"{tmp_path}/", rpm_script("postun node"))
+    command = ["sh", "-c", script, "script", "0"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert record.exists()
+    assert f"remain in {tmp_path}/var/lib/senergy;" in done.stdout
 
 
 def test_bash_completion_is_suggested():
