@@ -53,7 +53,8 @@ def energy_checks(energy: SlurmEnergyFindings) -> Iterator[CheckResult]:
         what = f"AcctGatherEnergyType={energy.plugins or '(none)'}"
         cost = "sacct, sstat, sreport and scontrol show no energy of ours"
         if energy.stale:
-            yield CheckResult(name, CheckState.DEGRADED, energy.stale, cost, "senergy build-plugins --enable")
+            todo = "senergy build-plugins --enable on the named host"
+            yield CheckResult(name, CheckState.DEGRADED, energy.stale, cost, todo)
         else:
             yield CheckResult(name, CheckState.ABSENT, what, cost, _DOCUMENT)
         return

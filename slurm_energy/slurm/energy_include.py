@@ -164,12 +164,14 @@ def disable(state: PluginState) -> None:
 def suspend(state: PluginState) -> None:
     """Disable a plugin that does not fit the installed Slurm.
 
-    The settings of the plugin are removed from slurm-energy.conf. The reason is written there instead.
+    The settings of the plugin are removed from slurm-energy.conf. The reason and the name of this host are
+    written there instead, because all hosts of the cluster may share the file.
 
     Raises:
         UnavailableError, ForbiddenError: the file cannot be written.
     """
-    _write(state, f"{_SUSPENDED}{state.plugin.name} {' '.join(state.fault.split())}\n")
+    reason = f"{' '.join(state.fault.split())} (on {socket.gethostname()})"
+    _write(state, f"{_SUSPENDED}{state.plugin.name} {reason}\n")
 
 
 def stale_reason(include: Path, kind: ExactPlugin = ExactPlugin.ENERGY) -> str:

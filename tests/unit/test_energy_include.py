@@ -270,6 +270,20 @@ def test_each_plugin_keeps_its_lines_when_the_other_one_changes(host, capsys, mo
     assert (host.named, site_factor().suspended) == ([], "")
 
 
+def test_doctor_names_the_host_that_suspended_a_shared_plugin(host, monkeypatch):
+    host.plugin_for("0x160508")
+    energy_include.enable(host.state)
+    monkeypatch.setattr("socket.gethostname", lambda: "node7")
+    host.state.plugin.rename(host.prefix / "away")  # node7 shares slurm.conf, but has no plugin
+    assert host.run("--check") == 1
+    assert host.named == []  # slurmd of node7 would not start otherwise
+    monkeypatch.setattr("socket.gethostname", lambda: "node8")
+    (host.prefix / "away").rename(host.state.plugin)
+    (check,) = energy_checks(inspect_slurm_files(host.conf).energy)
+    assert check.finding == f"{ENERGY_PLUGIN} is not installed (on node7)"
+    assert check.fix == "senergy build-plugins --enable on the named host"
+
+
 def test_only_the_host_of_slurmctld_checks_the_site_factor(host, monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "node7")
     host.conf.write_text(host.conf.read_text() + "SlurmctldHost=head\n")
