@@ -11,6 +11,7 @@ before each start of a daemon, removes the plugins that do not fit.
 from __future__ import annotations
 
 import enum
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy import atomic_file
-from slurm_energy.errors import ForbiddenError, UnavailableError
+from slurm_energy.errors import ConfigError, ForbiddenError, UnavailableError
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN, PLUGIN_TYPE
 from slurm_energy.slurm.installation import Installation
 from slurm_energy.slurm.plugin_build import PLUGIN as SITE_FACTOR_PLUGIN
 from slurm_energy.slurm.plugin_release import plugin_release
+from slurm_energy.trusted_files import check_folder
 
 INCLUDE_NAME: Final = "slurm-energy.conf"
 _HEAD: Final = (
@@ -200,13 +202,31 @@ def _write(state: PluginState, own_lines: str) -> None:
         elif reason := stale_reason(state.include, kind):
             lines.append(f"{_SUSPENDED}{reason}\n")
     text = "".join(lines) or _UNUSED
+    file = _linked_file(state.include)
     try:
-        atomic_file.write(state.include, (_HEAD + text).encode(), mode=0o644)
-        state.include.chmod(0o644)  # the commands of all users read the file, and the umask may be strict
+        atomic_file.write(file, (_HEAD + text).encode(), mode=0o644)
+        file.chmod(0o644)  # the commands of all users read the file, and the umask may be strict
     except PermissionError:
         raise ForbiddenError(str(state.include), "cannot be written", "run it as root") from None
     except OSError as error:
         raise UnavailableError(str(state.include), error.strerror or str(error)) from None
+
+
+def _linked_file(path: Path) -> Path:
+    """Return the file that a symbolic link names, so that a write keeps the link.
+
+    Return the path itself if other users could exchange the link or its target, or if the target cannot be
+    written. A write then replaces the link, so that Slurm never loads a plugin that does not fit.
+    """
+    if not path.is_symlink():
+        return path
+    try:
+        check_folder(path.parent)
+        file = path.resolve()
+        check_folder(file.parent)
+    except (ConfigError, OSError, RuntimeError):  # RuntimeError: links that form a loop
+        return path
+    return file if os.access(file.parent, os.W_OK) else path
 
 
 def _text(path: Path) -> str:

@@ -270,6 +270,31 @@ def test_each_plugin_keeps_its_lines_when_the_other_one_changes(host, capsys, mo
     assert (host.named, site_factor().suspended) == ([], "")
 
 
+def test_a_link_to_the_file_is_kept(host):
+    target = host.prefix / "shared/slurm-energy.conf"
+    target.parent.mkdir()
+    link = host.state.include
+    link.symlink_to(target)
+    host.plugin_for("0x160508")
+    energy_include.enable(host.state)
+    assert link.readlink() == target
+    assert host.named == ["acct_gather_energy/senergy"]
+    host.install_slurm("22.05.9")
+    assert host.run("--check") == 1
+    assert (link.readlink(), host.named) == (target, [])
+
+
+def test_no_file_is_written_through_a_link_that_others_could_exchange(host):
+    target = host.prefix / "open/file"
+    target.parent.mkdir()
+    target.write_text("AcctGatherEnergyType=acct_gather_energy/senergy\n")
+    target.parent.chmod(0o777)
+    host.state.include.symlink_to(target)
+    assert host.run("--check") == 1
+    assert host.named == []
+    assert "acct_gather_energy/senergy" in target.read_text()
+
+
 def test_doctor_names_the_host_that_suspended_a_shared_plugin(host, monkeypatch):
     host.plugin_for("0x160508")
     energy_include.enable(host.state)
