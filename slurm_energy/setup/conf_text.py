@@ -45,6 +45,16 @@ class ConfLine:
         return match["key"].lower(), value
 
     @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """All pairs of the line, each with the key in lower case and its value."""
+        pairs, rest = [], self.text
+        while match := _PAIR.match(rest):
+            value = match["quoted"] if match["quoted"] is not None else match["value"]
+            pairs.append((match["key"].lower(), value))
+            rest = match["rest"]
+        return pairs
+
+    @property
     def key(self) -> str:
         """First key of a line of slurm.conf in lower case; empty if the line has none."""
         match = _PAIR.match(self.text)

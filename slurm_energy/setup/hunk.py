@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from slurm_energy.setup.conf_text import raw_lines
+from slurm_energy.setup.conf_text import conf_lines, raw_lines
 
 NOTE: Final = "slurm-energy setup"
 """Text in every comment that setup adds to a file of the site."""
@@ -79,7 +79,8 @@ def revert(text: str, hunks: Sequence[Hunk]) -> tuple[str, list[Hunk]]:
     the value.
 
     Returns:
-        The new text, and the hunks of which no line was found in the text.
+        The new text, and the hunks that could not be reverted: no line of the hunk was found, or the items
+        of the hunk are set in a line of another form.
     """
     missing = []
     ordered = sorted(hunks, key=lambda one: one.at)
@@ -109,7 +110,8 @@ def _revert_changed(text: str, hunk: Hunk) -> str | None:
     The lines of the change that the site has not edited are reverted. If the change has several lines and
     the site may have edited some of them, the change can be reverted only as a whole.
 
-    Return the new text, or None if no part of the change is left to revert.
+    Return the new text, or None if no part of the change is left to revert, or if the items that setup added
+    would stay set.
     """
     lines = list(raw_lines(text))
     after = list(raw_lines(hunk.after))
@@ -130,7 +132,16 @@ def _revert_changed(text: str, hunk: Hunk) -> str | None:
         new[setting[-1]] = _without_items(lines[setting[-1]], hunk.items)
     elif remains:
         new[remains[0]] = hunk.before
-    return "".join(new.get(number, line) for number, line in enumerate(lines))
+    reverted = "".join(new.get(number, line) for number, line in enumerate(lines))
+    # The site may have moved the items to a line in another form, for example a continued line.
+    return None if not unchanged and _has_items(reverted, hunk) else reverted
+
+
+def _has_items(text: str, hunk: Hunk) -> bool:
+    """Return whether the value of the hunk's key in a text still has an item that setup added."""
+    values = [value for line in conf_lines(text) for key, value in line.pairs if key == hunk.key]
+    items = {item.strip().lower() for item in values[-1].split(",")} if values else set()
+    return not items.isdisjoint(item.lower() for item in hunk.items)
 
 
 def _key(line: str) -> str:

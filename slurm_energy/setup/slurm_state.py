@@ -55,6 +55,15 @@ def runs_prolog_at_allocation(conf: Path) -> bool:
     return not ALLOC_FLAGS.isdisjoint(values[-1].lower().split(","))
 
 
+def uses_job_submit_lua(conf: Path) -> bool:
+    """Return whether the current slurm.conf makes slurmctld run the script job_submit.lua."""
+    try:
+        values = conf_files.read_settings(conf).get("jobsubmitplugins", [""])
+    except OSError:
+        return False
+    return not {"lua", "job_submit/lua"}.isdisjoint(values[-1].lower().replace(" ", "").split(","))
+
+
 def running_settings(site: SlurmSite, run: Runner | None = None) -> RunningSettings | None:
     """Return the settings of the running slurmctld, read with one command.
 

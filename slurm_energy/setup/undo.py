@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.errors import EXIT_FAILURE, EXIT_UNAVAILABLE, EnergyError, UnavailableError
+from slurm_energy.setup import slurm_state
 from slurm_energy.setup.daemon_options import daemon_options
 from slurm_energy.setup.dialogue import Dialogue, SetupOutcome
 from slurm_energy.setup.due_actions import RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
@@ -94,7 +95,7 @@ class UndoRun:
             self._journal.note_pending(RESTART_SLURMD, due=True)
         self._restart_slurm()
         for reversal in self.reversals("script"):
-            self._reverse(reversal)
+            self._reverse_script(reversal)
         for entry in [one for one in reversed(self._journal.entries) if one.action == "unit"]:
             self._stop(entry)
         for reversal in self.reversals("own"):
@@ -141,6 +142,28 @@ class UndoRun:
             self._todo(f"{path}: {reversal.remark}", EXIT_FAILURE)
         reverse_file(reversal, self._journal)
         self.outcome.changed.append(str(path))
+
+    def _reverse_script(self, reversal: FileReversal) -> None:
+        """Undo a change of job_submit.lua. Keep a script that slurm.conf still names.
+
+        slurmctld does not start without a script that JobSubmitPlugins names.
+        """
+        path = reversal.file.path
+        if reversal.data is None and reversal.file.data is not None and self._is_used(path):
+            todo = f"{path} stays: remove lua from JobSubmitPlugins in slurm.conf, then run this again"
+            self._todo(todo, EXIT_FAILURE)
+            return
+        self._reverse(reversal)
+
+    def _is_used(self, script: Path) -> bool:
+        """Return whether the current slurm.conf makes slurmctld run job_submit.lua.
+
+        slurmctld expects the script in the directory of slurm.conf.
+        """
+        conf = daemon_options("slurmctld", self._own.root).conf
+        if conf is None or conf.parent != script.parent:
+            conf = script.with_name("slurm.conf")
+        return slurm_state.uses_job_submit_lua(conf)
 
     def _restart_slurm(self) -> None:
         """Restart Slurm's daemons, slurmd before slurmctld, where the undo of setup requires it.
