@@ -180,25 +180,31 @@ class SetupRun:
         pending = RESTART_SLURMCTLD in self._journal.pending
         if not pending or not self._site.is_controller:
             return
-        if self._restart("slurmctld", ["slurmctld.service"], RESTART_SLURMCTLD):
+        try:
+            restarted = self._restart("slurmctld", ["slurmctld.service"], RESTART_SLURMCTLD)
+        except UnavailableError as error:
+            # systemctl waits for the start of a unit of Type=notify or Type=forking.
+            self._dialogue.say(str(error))
+            restarted = True
+        if restarted:
             self._check_slurmctld()
 
     def _check_slurmctld(self) -> None:
         """Restore the original files if slurmctld does not start with the changed files."""
-        if any(slurm_state.running_settings(self._site) for _ in range(_SETTLE_CHECKS)):
-            return
+        answers = any(slurm_state.running_settings(self._site) for _ in range(_SETTLE_CHECKS))
         if self._units.is_active("slurmctld.service"):
-            self._todo("slurmctld runs, but does not answer: scontrol ping", EXIT_UNAVAILABLE)
+            if not answers:
+                self._todo("slurmctld runs, but does not answer: scontrol ping", EXIT_UNAVAILABLE)
             return
         paths = {str(change.path) for change in self._plan.slurm_changes}
         for entry in [one for one in reversed(self._journal.entries) if one.path in paths]:
             restore_file(entry, self._journal)
-        self._units.call("restart", "slurmctld.service")
-        raise UnavailableError(
-            "slurmctld",
-            "did not start with the changed files, which were restored",
-            "journalctl -u slurmctld",
-        )
+        why = "did not start with the changed files, which were restored"
+        try:
+            self._units.call("restart", "slurmctld.service")
+        except UnavailableError:
+            why = f"{why}, and does not start with the original files either"
+        raise UnavailableError("slurmctld", why, "journalctl -u slurmctld")
 
     def _restart_slurmd(self) -> None:
         units = self._units.active_units("slurmd.service") + self._units.active_units("slurmd@*.service")
