@@ -86,7 +86,9 @@ def diff(before: bytes | None, after: bytes | None, path: Path) -> list[str]:
     return [escape_controls(line.replace("\t", "    ").removesuffix("\r")) for line in lines]
 
 
-def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()) -> None:
+def carry_out(
+    change: FileChange, journal: SetupJournal, due: Sequence[str] = (), *, unconfirmed: bool = False
+) -> None:
     """Change a file of the host so that the change can be undone.
 
     The function makes a backup of the file, records the change in the journal, and replaces the file
@@ -97,6 +99,7 @@ def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()
         journal: journal in which the change is recorded.
         due: actions, such as a restart of a daemon, that Slurm needs after the change, and again after an
             undo.
+        unconfirmed: whether the change is restored if slurmctld does not start at its next restart by setup.
 
     Raises:
         UnavailableError: the file changed since it was read, or cannot be written.
@@ -118,7 +121,7 @@ def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()
         uid=file.uid,
         gid=file.gid,
         hunks=change.hunks,
-        facts={"kind": change.kind, "due": list(due)},
+        facts={"kind": change.kind, "due": list(due), "unconfirmed": unconfirmed},
     )
     if file.data is not None:
         journal.save_backup(backup, file.data)

@@ -17,7 +17,7 @@ from slurm_energy.setup.due_actions import RECONFIGURE, RESTART_SLURMCTLD, RESTA
 from slurm_energy.setup.journal import SetupEntry, SetupJournal
 from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.plan import DATABASE_DIRECTORY, Role, SetupPlan, service_user
-from slurm_energy.setup.removal import restore_file
+from slurm_energy.setup.removal import plan_reversal, restore_file, reverse_file
 from slurm_energy.setup.services import Execute, UnitManager, execute
 from slurm_energy.setup.site import SlurmSite
 from slurm_energy.setup.unit_files import POLICY_TIMER
@@ -139,7 +139,8 @@ class SetupRun:
         due = self._due(change)
         for action in due:
             self._journal.note_pending(action, due=True)
-        carry_out(change, self._journal, due)
+        restarts = any(RESTART_SLURMCTLD in self._due(one) for one in self._plan.slurm_changes)
+        carry_out(change, self._journal, due, unconfirmed=restarts)
         if was_readable and (fault := slurm_state.conf_fault(self._site)):
             restore_file(self._journal.entries[-1], self._journal)
             raise UnavailableError(
@@ -169,7 +170,7 @@ class SetupRun:
 
         A daemon is restarted only if its files changed after it started.
         """
-        if self._plan.role is Role.CONTROLLER or RESTART_SLURMCTLD in self._journal.pending:
+        if self._site.is_controller:
             self._restart_slurmctld()
         if self._plan.role is Role.NODE:
             self._restart_slurmd()
@@ -177,34 +178,63 @@ class SetupRun:
             self._reconfigure()
 
     def _restart_slurmctld(self) -> None:
-        pending = RESTART_SLURMCTLD in self._journal.pending
-        if not pending or not self._site.is_controller:
-            return
-        try:
-            restarted = self._restart("slurmctld", ["slurmctld.service"], RESTART_SLURMCTLD)
-        except UnavailableError as error:
-            # systemctl waits for the start of a unit of Type=notify or Type=forking.
-            self._dialogue.say(str(error))
-            restarted = True
-        if restarted:
-            self._check_slurmctld()
+        """Restart slurmctld if this is due. Keep it due until slurmctld is known to run with the files.
+
+        An earlier run of setup may have made the changes: the administrator declined the restart, or the run
+        was interrupted.
+        """
+        if RESTART_SLURMCTLD in self._journal.pending:
+            try:
+                restarted = self._restart("slurmctld", ["slurmctld.service"], RESTART_SLURMCTLD)
+            except UnavailableError as error:
+                # systemctl waits for the start of a unit of Type=notify or Type=forking.
+                self._dialogue.say(str(error))
+                restarted = True
+            if restarted:
+                self._check_slurmctld()
+                self._journal.note_pending(RESTART_SLURMCTLD, due=False)
+        if RESTART_SLURMCTLD not in self._journal.pending:
+            self._journal.confirm()
 
     def _check_slurmctld(self) -> None:
-        """Restore the original files if slurmctld does not start with the changed files."""
+        """Restore the original files and raise an error if slurmctld does not run with the changed files."""
         answers = any(slurm_state.running_settings(self._site) for _ in range(_SETTLE_CHECKS))
         if self._units.is_active("slurmctld.service"):
             if not answers:
                 self._todo("slurmctld runs, but does not answer: scontrol ping", EXIT_UNAVAILABLE)
             return
-        paths = {str(change.path) for change in self._plan.slurm_changes}
-        for entry in [one for one in reversed(self._journal.entries) if one.path in paths]:
-            restore_file(entry, self._journal)
-        why = "did not start with the changed files, which were restored"
-        try:
-            self._units.call("restart", "slurmctld.service")
-        except UnavailableError:
-            why = f"{why}, and does not start with the original files either"
-        raise UnavailableError("slurmctld", why, "journalctl -u slurmctld")
+        restored, kept = self._restore_unconfirmed()
+        why, todo = "did not start", "journalctl -u slurmctld"
+        if kept:
+            why += f"; not restored, because the site changed files since: {', '.join(kept)}"
+            todo += "; senergy setup undo removes the lines of setup"
+        elif restored:
+            why += " with the changed files, which were restored"
+            try:
+                self._units.call("restart", "slurmctld.service")
+            except UnavailableError:
+                why += ", and does not start with the original files either"
+            self._journal.note_pending(RESTART_SLURMCTLD, due=False)
+        raise UnavailableError("slurmctld", why, todo)
+
+    def _restore_unconfirmed(self) -> tuple[list[str], list[str]]:
+        """Restore the files with which slurmctld does not start, the last change first.
+
+        A file that the site has changed since is kept. job_submit.lua is then kept too, because slurm.conf
+        may still name it.
+
+        Returns:
+            The paths of the restored files and of the kept files.
+        """
+        restored, kept = list[str](), list[str]()
+        for entry in reversed(self._journal.unconfirmed):
+            reversal = plan_reversal(entry, self._journal)
+            if reversal.remark or (kept and entry.facts["kind"] == "script"):
+                kept.append(entry.path)
+            else:
+                reverse_file(reversal, self._journal)
+                restored.append(entry.path)
+        return restored, kept
 
     def _restart_slurmd(self) -> None:
         units = self._units.active_units("slurmd.service") + self._units.active_units("slurmd@*.service")
@@ -218,8 +248,10 @@ class SetupRun:
                 "slurmctld does not use PrologFlags of slurm.conf yet: restart it, then run this again", 1
             )
             return
-        if pending or stale or not self._units.is_running:
-            self._restart("slurmd", units if pending else stale, RESTART_SLURMD)
+        if (pending or stale or not self._units.is_running) and self._restart(
+            "slurmd", units if pending else stale, RESTART_SLURMD
+        ):
+            self._journal.note_pending(RESTART_SLURMD, due=False)
 
     def _must_wait_for_slurmctld(self) -> bool:
         """Return whether setup must restart slurmctld before slurmd.
@@ -241,7 +273,8 @@ class SetupRun:
         Args:
             name: `slurmctld` or `slurmd`.
             units: units of the daemon.
-            action: action in the journal that the restart completes.
+            action: action in the journal, which is no longer due if the daemon is not running. After a
+                restart, the caller removes it.
         """
         if not self._units.is_running:
             self._todo(f"systemd does not run here: restart {name}", EXIT_UNAVAILABLE)
@@ -260,7 +293,6 @@ class SetupRun:
         self._dialogue.say(f"restarting {listed}")
         self._units.call("restart", *units)
         self.outcome.changed.append(f"restarted {listed}")
-        self._journal.note_pending(action, due=False)
         return True
 
     def _reconfigure(self) -> None:

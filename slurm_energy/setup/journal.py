@@ -130,6 +130,16 @@ class SetupJournal:
         (self.pending.add if due else self.pending.discard)(action)
         self._save()
 
+    @property
+    def unconfirmed(self) -> list[SetupEntry]:
+        """Changes of Slurm's files of which it is unknown whether slurmctld starts with them."""
+        return [entry for entry in self.entries if entry.facts.get("unconfirmed")]
+
+    def confirm(self) -> None:
+        """Record that slurmctld started with all changes, or reads them at its next start."""
+        for entry in self.unconfirmed:
+            self.record(replace(entry, facts=entry.facts | {"unconfirmed": False}))
+
     def save_backup(self, name: str, data: bytes) -> None:
         """Write a copy of an original file, and force the copy to disk. Only root can read the copy."""
         atomic_file.write(self.directory / name, data)

@@ -1,7 +1,7 @@
 """Tests of the restart of slurmctld by `senergy setup`: files with which it does not start are restored."""
 
 import pytest
-from test_setup_sites import Host, Units, slurm  # noqa: F401
+from test_setup_sites import Agreement, Host, Killed, Units, slurm  # noqa: F401
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.setup import slurm_state
@@ -51,3 +51,56 @@ def test_another_controller_that_answers_does_not_hide_the_failure(tmp_path):
     assert slurm_state.running_settings(host.site()) is not None
     with pytest.raises(UnavailableError, match="were restored"):
         host.setup()
+
+
+def restart_fails_later(host):
+    """Run setup a second time; slurmctld does not start with the files of the first run."""
+    host.units = WaitingUnits(host.conf, "Alloc")
+    with pytest.raises(UnavailableError) as raised:
+        host.setup()
+    return raised.value.why
+
+
+def test_a_restart_that_was_declined_and_fails_later_restores_the_files(tmp_path):
+    host = Host(tmp_path, "opt")
+    before = host.tree()
+    _, outcome = host.setup(dialogue=Agreement("Restart"))
+    assert outcome.exit_code == 1 and host.site().runs_prolog_at_allocation
+    assert "were restored" in restart_fails_later(host)
+    assert {name: data for name, data in host.tree().items() if name in before} == before
+    assert not host.conf.with_name("job_submit.lua").exists() and not host.site().plugstack.exists()
+
+
+def test_a_check_that_was_interrupted_is_repeated(tmp_path, monkeypatch):
+    host = Host(tmp_path, "plain")
+    before = host.conf.read_bytes()
+
+    def killed(site):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(slurm_state, "running_settings", killed)
+        host.setup()
+    assert "were restored" in restart_fails_later(host)
+    assert host.conf.read_bytes() == before
+
+
+def test_files_that_the_site_changed_before_the_restart_are_not_called_restored(tmp_path):
+    host = Host(tmp_path, "opt")
+    host.setup(dialogue=Agreement("Restart"))
+    text = host.conf.read_text().replace("# slurm-energy setup", "# site").replace("=lua", "=lua,throttle")
+    host.conf.write_text(text)
+    why = restart_fails_later(host)
+    assert f"not restored, because the site changed files since: {host.conf}" in why
+    assert "were restored" not in why
+    assert host.conf.read_text() == text and host.conf.with_name("job_submit.lua").exists()
+
+
+def test_changes_with_which_slurmctld_ran_are_not_restored(tmp_path):
+    host = Host(tmp_path, "opt")
+    host.setup()
+    text = host.conf.read_text().replace("DeferBatch,Alloc", "DeferBatch")
+    host.conf.write_text(text)
+    assert "were restored" in restart_fails_later(host)
+    assert host.conf.read_text() == text
+    assert host.conf.with_name("job_submit.lua").exists() and host.site().plugstack.exists()
