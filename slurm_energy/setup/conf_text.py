@@ -55,12 +55,6 @@ class ConfLine:
         return pairs
 
     @property
-    def key(self) -> str:
-        """First key of a line of slurm.conf in lower case; empty if the line has none."""
-        match = _PAIR.match(self.text)
-        return match["key"].lower() if match else ""
-
-    @property
     def included(self) -> str:
         """Name of the file that an Include line of slurm.conf names; empty for any other line."""
         words = self.text.split(None, 2)

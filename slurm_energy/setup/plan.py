@@ -17,7 +17,7 @@ from slurm_energy.setup.detection import detected_values
 from slurm_energy.setup.hunk import Hunk
 from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.power_saving_lines import power_saving_lines
-from slurm_energy.setup.site import SlurmSite, conf_sources
+from slurm_energy.setup.site import SlurmSite, file_that_sets
 from slurm_energy.setup.site_file import SiteFile, read_site_file
 from slurm_energy.slurm.plugin_release import plugin_release
 from slurm_energy.slurm.spank_selection import SPANK_PLUGINS
@@ -265,14 +265,8 @@ def _plan_plugstack(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
 
 
 def _edit_conf(plan: SetupPlan, site: SlurmSite, key: str, items: list[str], reason: str) -> None:
-    """Add items to a key of slurm.conf.
-
-    If several included files set the key, the file that sets it last is changed.
-    """
-    sources = conf_sources(site.conf, site.cluster_name)
-    files = [read_site_file(path) for path in sources]
-    setting = [file for file in files if _sets(file, key)]
-    file = setting[-1] if setting else files[0]
+    """Add items to a key of slurm.conf, in the file that sets the key last."""
+    file = read_site_file(file_that_sets(key, site.conf, site.cluster_name))
     try:
         hunk = slurm_conf_edit.add_items(file.text, key, items, reason)
     except EnergyError as error:
@@ -296,9 +290,3 @@ def _merge(plan: SetupPlan, file: SiteFile, hunk: Hunk, reason: str) -> None:
             )
             return
     plan.slurm_changes.append(edit(file, (hunk,), reason, "slurm.conf"))
-
-
-def _sets(file: SiteFile, key: str) -> bool:
-    from slurm_energy.setup.conf_text import conf_lines
-
-    return any(line.key == key.lower() for line in conf_lines(file.text))

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.setup.conf_text import conf_lines
 from slurm_energy.setup.daemon_options import DaemonOptions, daemon_options
 from slurm_energy.setup.fetched_settings import fetched_settings
+from slurm_energy.setup.site_file import ENCODING
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.installation import Installation, find
@@ -33,6 +35,7 @@ _PREFIXES: Final = (
     "usr/local/slurm",
     "cm/shared/apps/slurm/current",
 )
+_MAX_INCLUDES: Final = 64
 ALLOC_FLAGS: Final = frozenset(("alloc", "contain", "x11", "nohold", "runinjob", "forcerequeueonfail"))
 """PrologFlags that run the prolog at allocation: Alloc, and those that imply it."""
 
@@ -202,31 +205,34 @@ def read_site(
     return SlurmSite(conf, settings, is_client, site.serves_configless, installation, names)
 
 
-def conf_sources(conf: Path, cluster: str) -> list[Path]:
-    """Return slurm.conf and the files that it includes, in the order in which Slurm finishes reading them.
+def file_that_sets(key: str, conf: Path, cluster: str) -> Path:
+    """Return the file with the line that sets a key last: slurm.conf or a file that it includes.
+
+    Slurm reads an included file at the Include line, so that a later line of slurm.conf has precedence. The
+    result is slurm.conf if no line sets the key.
 
     Args:
+        key: the key.
         conf: path of slurm.conf.
         cluster: ClusterName, which replaces `%c` in names of included files.
     """
-    from slurm_energy.setup.conf_text import conf_lines
+    last, includes_left = conf, _MAX_INCLUDES
 
-    paths: list[Path] = []
-
-    def visit(path: Path, depth: int) -> None:
-        if path in paths or depth > 8:
-            return
+    def visit(path: Path) -> None:
+        nonlocal last, includes_left
         try:
-            text = path.read_bytes().decode("latin-1")
+            text = conf_files.contents(path).decode(ENCODING)
         except OSError:
             return
-        paths.append(path)
         for line in conf_lines(text):
-            if line.included:
-                visit(path.parent / line.included.replace("%c", cluster.lower()), depth + 1)
+            if line.included and includes_left:
+                includes_left -= 1
+                visit(path.parent / line.included.replace("%c", cluster.lower()))
+            elif key.lower() in dict(line.pairs):
+                last = path
 
-    visit(conf, 0)
-    return paths
+    visit(conf)
+    return last
 
 
 def _installation(prefix: Path | None, daemons: Iterable[DaemonOptions], root: Path) -> Installation | None:

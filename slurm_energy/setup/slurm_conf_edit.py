@@ -31,7 +31,7 @@ def add_items(text: str, key: str, items: Sequence[str], reason: str) -> Hunk:
         UnavailableError: the line cannot be changed safely.
     """
     folded, end, added = key.lower(), line_break(text), ",".join(items)
-    line = next((one for one in reversed(list(conf_lines(text))) if one.key == folded), None)
+    line = next((one for one in reversed(list(conf_lines(text))) if folded in dict(one.pairs)), None)
     note = f"# {NOTE}: {reason}{end}"
     if line is None:
         at = 0 if ends_continued(text) else len(text)
