@@ -142,8 +142,8 @@ class SlurmFileFindings:
         error: why slurm.conf could not be read; empty if it was read.
         prolog, epilog: Prolog and Epilog program that calls slurm-energy; empty if slurm-energy is not
             called.
-        prolog_at_alloc: whether PrologFlags has Alloc, so that settings are applied before the first task
-            starts.
+        prolog_at_alloc: whether PrologFlags has Alloc or a flag that implies it, so that settings are applied
+            before the first task starts.
         faults: files that slurm.conf or plugstack.conf names, but that are unusable or that other users
             could change.
         spank: path of the SPANK plugin energy.so in plugstack.conf; empty if plugstack.conf does not list

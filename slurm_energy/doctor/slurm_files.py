@@ -84,7 +84,7 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
         conf=str(conf),
         prolog=own_program(prologs),
         epilog=own_program(epilogs),
-        prolog_at_alloc="alloc" in ",".join(settings.get("prologflags", [])).lower().split(","),
+        prolog_at_alloc=conf_files.runs_prolog_at_allocation(settings),
         faults=(*faults, *script_faults),
         spank=flags.plugin if flags else "",
         spank_required=any(line.required for line in (flags, hooks) if line),
@@ -246,8 +246,7 @@ def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
     The path is an empty text if slurm.conf does not use the script, or if the script does not load
     senergy_submit.lua.
     """
-    plugins = ",".join(settings.get("jobsubmitplugins", [])).replace(" ", "").split(",")
-    if not {"lua", "job_submit/lua"}.intersection(plugins):
+    if not conf_files.uses_job_submit_lua(settings):
         return "", []
     script = conf.with_name("job_submit.lua")
     faults = list(_file_faults(script, FileUse.JOB_SUBMIT, executable=False, ours=True))

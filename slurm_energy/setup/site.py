@@ -36,8 +36,6 @@ _PREFIXES: Final = (
     "cm/shared/apps/slurm/current",
 )
 _MAX_INCLUDES: Final = 64
-ALLOC_FLAGS: Final = frozenset(("alloc", "contain", "x11", "nohold", "runinjob", "forcerequeueonfail"))
-"""PrologFlags that run the prolog at allocation: Alloc, and those that imply it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class SlurmSite:
 
     def items(self, key: str) -> list[str]:
         """Return the items of a comma-separated value in lower case."""
-        return [item.strip().lower() for item in self.value(key).split(",") if item.strip()]
+        return conf_files.items(self.settings, key.lower())
 
     @property
     def cluster_name(self) -> str:
@@ -127,7 +125,7 @@ class SlurmSite:
 
         The key PrologFlags decides this.
         """
-        return not ALLOC_FLAGS.isdisjoint(self.items("prologflags"))
+        return conf_files.runs_prolog_at_allocation(self.settings)
 
     @property
     def plugstack(self) -> Path:
@@ -143,7 +141,7 @@ class SlurmSite:
     @property
     def uses_job_submit_lua(self) -> bool:
         """Whether slurmctld runs job_submit.lua."""
-        return bool({"lua", "job_submit/lua"}.intersection(self.items("jobsubmitplugins")))
+        return conf_files.uses_job_submit_lua(self.settings)
 
     @property
     def has_usual_conf(self) -> bool:

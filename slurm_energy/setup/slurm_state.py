@@ -15,7 +15,7 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.setup.services import Execute
-from slurm_energy.setup.site import ALLOC_FLAGS, SlurmSite
+from slurm_energy.setup.site import SlurmSite
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.command import Command, CommandRunner, Runner
 
@@ -32,36 +32,33 @@ class RunningSettings:
     """
 
     def __init__(self, output: str) -> None:
-        values = {match[1].lower(): match[2].lower() for match in _PAIR.finditer(output)}
-        self._items = {key: set(value.split(",")) for key, value in values.items()}
+        self._settings = {match[1].lower(): [match[2]] for match in _PAIR.finditer(output)}
 
     @property
     def runs_prolog_at_allocation(self) -> bool:
         """Whether prologs run on every node when a job is allocated."""
-        return not ALLOC_FLAGS.isdisjoint(self._items.get("prologflags", set()))
+        return conf_files.runs_prolog_at_allocation(self._settings)
 
     @property
     def uses_job_submit_lua(self) -> bool:
         """Whether slurmctld runs the script job_submit.lua."""
-        return bool({"lua", "job_submit/lua"} & self._items.get("jobsubmitplugins", set()))
+        return conf_files.uses_job_submit_lua(self._settings)
 
 
 def runs_prolog_at_allocation(conf: Path) -> bool:
     """Return whether the current slurm.conf makes prologs run on every node when a job is allocated."""
     try:
-        values = conf_files.read_settings(conf).get("prologflags", [""])
+        return conf_files.runs_prolog_at_allocation(conf_files.read_settings(conf))
     except OSError:
         return False
-    return not ALLOC_FLAGS.isdisjoint(values[-1].lower().split(","))
 
 
 def uses_job_submit_lua(conf: Path) -> bool:
     """Return whether the current slurm.conf makes slurmctld run the script job_submit.lua."""
     try:
-        values = conf_files.read_settings(conf).get("jobsubmitplugins", [""])
+        return conf_files.uses_job_submit_lua(conf_files.read_settings(conf))
     except OSError:
         return False
-    return not {"lua", "job_submit/lua"}.isdisjoint(values[-1].lower().replace(" ", "").split(","))
 
 
 def running_settings(site: SlurmSite, run: Runner | None = None) -> RunningSettings | None:

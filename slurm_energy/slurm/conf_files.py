@@ -28,6 +28,8 @@ _WHOLE_LINES: Final = frozenset(
 """Keys that begin a line about nodes or partitions. All other keys of such a line are not global settings."""
 _COMMENT: Final = re.compile(r"^((?:[^\\#]|\\.)*)#.*$")
 _CONTINUED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_ALLOC_FLAGS: Final = frozenset(("alloc", "contain", "x11", "nohold", "runinjob", "forcerequeueonfail"))
+"""PrologFlags that run the prolog at allocation: Alloc, and those that imply it."""
 _MAX_INCLUDES: Final = 64
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _CLUSTER_NAME: Final = re.compile(r"^\s*clustername\s*=\s*\"?(\S+?)\"?(?:\s|$)", re.IGNORECASE)
@@ -96,6 +98,37 @@ def _pairs(line: str) -> list[tuple[str, str]]:
         pairs.append((key, value))
         at = match.end()
     return pairs
+
+
+def items(settings: Mapping[str, list[str]], key: str) -> list[str]:
+    """Return the items of a comma-separated value in lower case.
+
+    Args:
+        settings: result of `read_settings`. If a key has several values, the last one counts, as in Slurm.
+        key: key in lower case.
+    """
+    values = settings.get(key, [""])
+    return [item.strip().lower() for item in values[-1].split(",") if item.strip()]
+
+
+def runs_prolog_at_allocation(settings: Mapping[str, list[str]]) -> bool:
+    """Return whether Slurm runs the prolog on every node when a job is allocated.
+
+    The key PrologFlags decides this.
+
+    Args:
+        settings: result of `read_settings`.
+    """
+    return not _ALLOC_FLAGS.isdisjoint(items(settings, "prologflags"))
+
+
+def uses_job_submit_lua(settings: Mapping[str, list[str]]) -> bool:
+    """Return whether slurmctld runs the script job_submit.lua.
+
+    Args:
+        settings: result of `read_settings`.
+    """
+    return not {"lua", "job_submit/lua"}.isdisjoint(items(settings, "jobsubmitplugins"))
 
 
 def plugstack_lines(slurm_conf: Path, settings: Mapping[str, list[str]]) -> list[PlugstackLine]:
