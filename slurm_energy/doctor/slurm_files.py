@@ -36,6 +36,7 @@ from slurm_energy.slurm.plugin_files import (
 )
 from slurm_energy.slurm.plugin_release import installed_release, plugin_release
 from slurm_energy.slurm.release import Release
+from slurm_energy.user_lookup import uid_of
 
 CHECK_MODULE: Final = "senergy_submit"
 POLICY_FILE: Final = "/run/senergyctld/policies"
@@ -208,7 +209,9 @@ def _exact_plugin_faults(
         yield FileFault(str(path), why, _REBUILD[use], use)
 
 
-def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> Iterator[FileFault]:
+def _file_faults(
+    path: Path, use: FileUse, *, executable: bool, ours: bool, owner: int | None = None
+) -> Iterator[FileFault]:
     """Yield the faults of a file that Slurm executes or loads.
 
     Args:
@@ -216,6 +219,7 @@ def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> I
         use: how Slurm uses the file.
         executable: whether the file must be executable.
         ours: whether the file belongs to slurm-energy, so that owner and mode are also checked.
+        owner: uid of a user who may own the file, in addition to `TRUSTED_UIDS`; None means no such user.
     """
     try:
         status = path.stat()
@@ -229,7 +233,7 @@ def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> I
         yield FileFault(str(path), "is not a file", "install it, or remove the line that names it", use)
     elif executable and not status.st_mode & 0o111:
         yield FileFault(str(path), "is not executable", f"chmod 0755 {path}", use)
-    elif ours and status.st_uid not in TRUSTED_UIDS:
+    elif ours and status.st_uid not in (*TRUSTED_UIDS, owner):
         yield FileFault(str(path), f"belongs to uid {status.st_uid}", f"chown root {path}", use)
     elif ours and status.st_mode & 0o022:
         yield FileFault(
@@ -244,18 +248,20 @@ def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
     """Return the path of job_submit.lua and its faults.
 
     The path is an empty text if slurm.conf does not use the script, or if the script does not load
-    senergy_submit.lua.
+    senergy_submit.lua. slurmctld runs the script as SlurmUser, so that this user may own it.
     """
     if not conf_files.uses_job_submit_lua(settings):
         return "", []
     script = conf.with_name("job_submit.lua")
-    faults = list(_file_faults(script, FileUse.JOB_SUBMIT, executable=False, ours=True))
     try:
         text = script.read_bytes()[:_LARGEST_SCRIPT_BYTES].decode(errors="replace")
     except OSError:
-        return "", faults
+        text = ""
     code = "\n".join(line.partition("--")[0] for line in text.splitlines())
-    if CHECK_MODULE not in code:
+    ours = CHECK_MODULE in code
+    slurm_user = uid_of(settings.get("slurmuser", ["root"])[-1].partition("(")[0])
+    faults = list(_file_faults(script, FileUse.JOB_SUBMIT, executable=False, ours=ours, owner=slurm_user))
+    if not ours:
         return "", faults
     if "pcall" not in code:
         todo = "load it as the job_submit.lua of slurm-energy does, with pcall"

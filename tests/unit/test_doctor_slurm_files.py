@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,26 @@ def test_a_flag_that_implies_alloc_is_enough_and_the_last_line_counts(
 def test_a_script_that_a_later_line_does_not_name_is_not_judged(tmp_path: Path) -> None:
     found = checks(tmp_path, "JobSubmitPlugins=lua\nJobSubmitPlugins=throttle")
     assert "job_submit.lua file" not in found and found["job_submit"].state is CheckState.ABSENT
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("owner", "script", "is_fault"),
+    [
+        ("daemon", 'pcall(require, "senergy_submit")\n', False),
+        ("root", 'pcall(require, "senergy_submit")\n', False),
+        ("bin", 'pcall(require, "senergy_submit")\n', True),
+        ("bin", "return slurm.SUCCESS\n", False),
+    ],
+)
+def test_slurm_user_may_own_a_script(tmp_path: Path, owner: str, script: str, is_fault: bool) -> None:
+    path = tmp_path / "job_submit.lua"
+    path.write_text(script)
+    shutil.chown(path, owner)
+    found = checks(tmp_path, "SlurmUser=daemon\nJobSubmitPlugins=lua")
+    assert ("job_submit.lua file" in found) is is_fault
+
+
+def test_a_script_that_is_missing_is_a_fault(tmp_path: Path) -> None:
+    fault = checks(tmp_path, "JobSubmitPlugins=lua")["job_submit.lua file"]
+    assert fault.finding == f"{tmp_path}/job_submit.lua is missing"
