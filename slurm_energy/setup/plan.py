@@ -80,6 +80,7 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
 
     Raises:
         UnavailableError: files of slurm-energy are not installed.
+        ConfigError: an installed unit reads another energy.toml than the options name.
         EnergyError: a file of the site cannot be read.
     """
     if not own.has_plugins:
@@ -89,10 +90,10 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
     plan = SetupPlan(role)
     _plan_configuration(plan, site, own, options)
     if role is not Role.LOGIN:
-        _plan_service(plan, site, own)
+        _plan_service(plan, site, own, locate(options.config))
     elif not site.is_controller:  # senergyctld writes the file itself
         plan.services.append(unit_files.POLICY_TIMER)
-        plan.own_changes += unit_files.policy_copy_changes(own)
+        plan.own_changes += unit_files.policy_copy_changes(own, locate(options.config))
     if site.is_configless_client and not (role is Role.CONTROLLER or site.is_controller):
         plan.notes.append(f"{site.conf} comes from slurmctld (configless), so nothing is edited here")
         plan.notes.append("run `senergy setup controller` on the host of slurmctld, if not yet done")
@@ -144,7 +145,7 @@ def _plan_configuration(plan: SetupPlan, site: SlurmSite, own: OwnFiles, options
     )
 
 
-def _plan_service(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
+def _plan_service(plan: SetupPlan, site: SlurmSite, own: OwnFiles, config: Path) -> None:
     if plan.role is Role.NODE:
         name = "senergyd"
     elif site.controllers and site.controllers[0].host not in site.names:
@@ -155,7 +156,7 @@ def _plan_service(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
     else:
         name = "senergyctld"
     plan.services.append(f"{name}.service")
-    plan.own_changes += unit_files.unit_changes(name, site, own, service_user(site))
+    plan.own_changes += unit_files.unit_changes(name, site, own, service_user(site), config)
 
 
 def service_user(site: SlurmSite) -> str:

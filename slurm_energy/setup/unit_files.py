@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from slurm_energy.config.loader import DEFAULT_PATH
+from slurm_energy.errors import ConfigError
 from slurm_energy.setup.changes import FileChange
 from slurm_energy.setup.own_files import LOCAL_UNITS, OwnFiles
 from slurm_energy.setup.site import SlurmSite
@@ -21,7 +23,7 @@ _DEFAULT_USER: Final = "slurm"
 _TEMPLATES: Final = Path("/etc/slurm/energy-templates")
 
 
-def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
+def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str, config: Path) -> list[FileChange]:
     """Return the changes that create or extend the unit of a daemon.
 
     A unit that a package installed is not changed. Values that differ from those in the unit are
@@ -32,10 +34,14 @@ def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[F
         site: the Slurm cluster of this host.
         own: locations of the installed files of slurm-energy.
         user: user that senergyctld runs as.
+        config: path of energy.toml.
+
+    Raises:
+        ConfigError: the unit of a package or of the site reads another file than `config`.
     """
     if name == "senergyctld" and not site.has_usual_conf:
-        return [*_unit(name, site, own, user), *_environment(site, own)]
-    return _unit(name, site, own, user)
+        return [*_unit(name, site, own, user, config), *_environment(site, own)]
+    return _unit(name, site, own, user, config)
 
 
 def _environment(site: SlurmSite, own: OwnFiles) -> list[FileChange]:
@@ -50,8 +56,9 @@ def _environment(site: SlurmSite, own: OwnFiles) -> list[FileChange]:
     return [FileChange(file, text.encode(), reason="names slurm.conf to senergyctld")]
 
 
-def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
+def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str, config: Path) -> list[FileChange]:
     local = own.root / LOCAL_UNITS / f"{name}.service"
+    _check_installed_unit(f"{name}.service", own, config)
     prefix = str(site.installation.prefix) if site.installation else "/usr"
     settings: dict[str, str] = {}
     if name == "senergyctld":
@@ -59,7 +66,7 @@ def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChan
     if own.packaged_unit(f"{name}.service") is None:
         if local.exists():
             return []
-        settings["bin"] = str(own.program(name).parent)
+        settings |= _paths(own.program(name), config)
         text = render(find(f"{name}.service", _TEMPLATES), settings, lambda raw: None)
         unit = FileChange(read_site_file(local), text.encode(), reason=f"unit of {name}")
         return [unit, *_drop_in(name, _node_name(name, site), own)]
@@ -69,6 +76,31 @@ def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChan
     if "slurm_prefix" in settings:
         lines.append(f"Environment=PATH={prefix}/bin:{prefix}/sbin:/usr/local/bin:/usr/bin:/bin")
     return _drop_in(name, lines, own)
+
+
+def _paths(program: Path, config: Path) -> dict[str, str]:
+    """Return the paths for the template of a unit. The default path of energy.toml is left to the template.
+
+    A template of the site may have no variable for this path.
+    """
+    paths = {"bin": str(program.parent)}
+    return paths if config == DEFAULT_PATH else paths | {"config": str(config.absolute())}
+
+
+def _check_installed_unit(unit: str, own: OwnFiles, config: Path) -> None:
+    """Raise an error if an installed unit reads another configuration file than `config`.
+
+    Several lines of a unit name the file, and setup does not change an installed unit. The site can name the
+    file in a unit or a drop-in of its own.
+    """
+    local = own.root / LOCAL_UNITS / unit
+    path = local if local.exists() else own.packaged_unit(unit)
+    if path is None or config == DEFAULT_PATH:
+        return
+    texts = [read_site_file(one).text for one in (path, *local.with_name(f"{unit}.d").glob("*.conf"))]
+    if not any(str(config.absolute()) in text.split() for text in texts):
+        todo = f"use {DEFAULT_PATH}, or first name the file in the lines of a drop-in: systemctl edit {unit}"
+        raise ConfigError(str(config), f"{path} does not read this file", todo)
 
 
 def _node_name(name: str, site: SlurmSite) -> list[str]:
@@ -97,18 +129,26 @@ def _drop_in(name: str, lines: list[str], own: OwnFiles) -> list[FileChange]:
     return [FileChange(file, text.encode(), reason=f"values of this site for {name}")]
 
 
-def policy_copy_changes(own: OwnFiles) -> list[FileChange]:
+def policy_copy_changes(own: OwnFiles, config: Path) -> list[FileChange]:
     """Return the file changes that let a login node copy the policy file periodically.
 
     The changes install a systemd timer and the service that it starts. A unit that is already installed
     is not changed.
+
+    Args:
+        own: locations of the installed files of slurm-energy.
+        config: path of energy.toml.
+
+    Raises:
+        ConfigError: the service of a package or of the site reads another file than `config`.
     """
+    _check_installed_unit(_POLICY_SERVICE, own, config)
     changes = []
     for name in (_POLICY_SERVICE, POLICY_TIMER):
         local = own.root / LOCAL_UNITS / name
         if own.packaged_unit(name) is not None or local.exists():
             continue
-        values = {"bin": str(own.program("senergy").parent)} if name == _POLICY_SERVICE else {}
+        values = _paths(own.program("senergy"), config) if name == _POLICY_SERVICE else {}
         text = render(find(name, _TEMPLATES), values, lambda raw: None)
         changes.append(FileChange(read_site_file(local), text.encode(), reason="copy of the policy file"))
     return changes

@@ -39,14 +39,14 @@ def test_a_login_node_gets_the_timer_and_its_service(own: OwnFiles) -> None:
     assert plan.services == [POLICY_TIMER]
     files = {change.path: change.data.decode() for change in plan.own_changes}
     service = files[own.root / UNITS / "senergy-policies.service"]
-    assert "ExecStart=/opt/x/bin/senergy policies fetch --config /etc/slurm/energy.toml\n" in service
+    assert f"ExecStart=/opt/x/bin/senergy policies fetch --config {own.root}/energy.toml\n" in service
     assert "OnUnitActiveSec=2min\n" in files[own.root / UNITS / POLICY_TIMER]
 
 
 def test_units_of_the_package_or_the_site_stay(own: OwnFiles) -> None:
     for folder, name in (("usr/lib/systemd/system", "senergy-policies.service"), (UNITS, POLICY_TIMER)):
         (own.root / folder).mkdir(parents=True, exist_ok=True)
-        (own.root / folder / name).touch()
+        (own.root / folder / name).write_text(f"ExecStart=x --config {own.root}/energy.toml\n")
     plan = plan_of(own, Role.LOGIN)
     assert plan.services == [POLICY_TIMER]
     assert [change.path.name for change in plan.own_changes] == ["energy.toml"]

@@ -100,7 +100,9 @@ class Host:
             (library / file).write_text("x")
         (root / "usr/lib/systemd/system").mkdir(parents=True)
         for daemon in ("senergyd", "senergyctld"):
-            (root / f"usr/lib/systemd/system/{daemon}.service").write_text("[Service]\n")
+            (root / f"usr/lib/systemd/system/{daemon}.service").write_text(
+                f"[Service]\nExecStart=/usr/sbin/{daemon} --config {root}/etc/slurm/energy.toml\n"
+            )
         (root / "etc/slurm").mkdir(parents=True, exist_ok=True)
         self.slurm = root / SLURM[name]
         for file in ("sbin/slurmctld", "lib/slurm/priority_multifactor.so", "lib/slurm/job_submit_lua.so"):

@@ -1,0 +1,58 @@
+"""Tests of the units of `senergy setup`: they read the energy.toml that setup writes."""
+
+import pytest
+from test_setup_sites import Host, slurm  # noqa: F401
+
+from slurm_energy.config.loader import DEFAULT_PATH
+from slurm_energy.errors import ConfigError
+from slurm_energy.setup.plan import PlanOptions, Role, make_plan
+from slurm_energy.setup.unit_files import unit_changes
+
+pytestmark = pytest.mark.usefixtures("slurm")
+LINES = {"senergyctld": 2, "senergyd": 4}
+"""Number of lines of a unit that name energy.toml: condition and start; two further commands of senergyd."""
+
+
+@pytest.fixture
+def packaged(tmp_path):
+    """Return a host with the units of the packages, which name the default path."""
+    host = Host(tmp_path, "plain")
+    for unit in (tmp_path / "usr/lib/systemd/system").iterdir():
+        unit.write_text(f"[Service]\nExecStart=/usr/sbin/{unit.stem} --config {DEFAULT_PATH}\n")
+    return host
+
+
+def plan(host, role, config):
+    return make_plan(role, host.site(), host.own, PlanOptions(config=config))
+
+
+@pytest.mark.parametrize(("role", "name"), [(Role.CONTROLLER, "senergyctld"), (Role.NODE, "senergyd")])
+def test_all_lines_of_a_new_unit_name_the_file(tmp_path, role, name):
+    host = Host(tmp_path, "plain")
+    for unit in (tmp_path / "usr/lib/systemd/system").iterdir():
+        unit.unlink()
+    config = tmp_path / "site/energy.toml"
+    files = {change.path.name: change.data.decode() for change in plan(host, role, config).own_changes}
+    unit = files[f"{name}.service"]
+    assert str(DEFAULT_PATH) not in unit
+    assert sum(str(config) in line for line in unit.splitlines()) == LINES[name]
+
+
+@pytest.mark.parametrize(("role", "name"), [(Role.CONTROLLER, "senergyctld"), (Role.NODE, "senergyd")])
+def test_an_installed_unit_that_reads_another_file_is_refused(packaged, monkeypatch, role, name):
+    config = packaged.root / "site/energy.toml"
+    with pytest.raises(ConfigError, match=f"{name}.service does not read this file"):
+        plan(packaged, role, config)
+    monkeypatch.setenv("SENERGY_CONFIG", str(config))
+    with pytest.raises(ConfigError, match=f"{name}.service does not read this file"):
+        plan(packaged, role, None)
+    drop_in = packaged.root / f"etc/systemd/system/{name}.service.d/override.conf"
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text(f"[Service]\nExecStart=\nExecStart=/usr/sbin/{name} --config {config}\n")
+    assert plan(packaged, role, config).services == [f"{name}.service"]
+
+
+def test_installed_units_read_the_default_path(packaged):
+    for name in LINES:
+        changes = unit_changes(name, packaged.site(), packaged.own, "slurm", DEFAULT_PATH)
+        assert not [change for change in changes if change.path.suffix == ".service"]
