@@ -84,12 +84,11 @@ class SetupJournal:
         Raises:
             AlreadyRunningError: another run holds the lock.
             ForbiddenError: the caller may not write the directory.
+            UnavailableError: the directory cannot be written, for example on a read-only file system.
         """
-        try:
+        with self._writing():
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except PermissionError:
-            raise ForbiddenError(str(self.directory), "cannot be written", "run it as root") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -121,7 +120,8 @@ class SetupJournal:
         self.entries = [one for one in self.entries if one.number != entry.number]
         self._save()
         if entry.backup:
-            atomic_file.remove(self.directory / entry.backup)
+            with self._writing():
+                atomic_file.remove(self.directory / entry.backup)
 
     def note_pending(self, action: str, *, due: bool) -> None:
         """Record that an action, such as the restart of slurmctld, is due or is no longer due."""
@@ -141,8 +141,13 @@ class SetupJournal:
             self.record(replace(entry, facts=entry.facts | {"unconfirmed": False}))
 
     def save_backup(self, name: str, data: bytes) -> None:
-        """Write a copy of an original file, and force the copy to disk. Only root can read the copy."""
-        atomic_file.write(self.directory / name, data)
+        """Write a copy of an original file, and force the copy to disk. Only root can read the copy.
+
+        Raises:
+            ForbiddenError, UnavailableError: the copy cannot be written.
+        """
+        with self._writing():
+            atomic_file.write(self.directory / name, data)
 
     def read_backup(self, entry: SetupEntry) -> bytes:
         """Return the original contents of a changed file.
@@ -157,8 +162,9 @@ class SetupJournal:
 
     def delete(self) -> None:
         """Delete the files of a journal without entries, and its directory if nothing else is in it."""
-        for name in (_NAME, "lock"):
-            atomic_file.remove(self.directory / name)
+        with self._writing():
+            for name in (_NAME, "lock"):
+                atomic_file.remove(self.directory / name)
         with contextlib.suppress(OSError):
             self.directory.rmdir()
 
@@ -188,8 +194,14 @@ class SetupJournal:
             "pending": sorted(self.pending),
             "entries": [_document(entry) for entry in self.entries],
         }
-        try:
+        with self._writing():
             atomic_file.write(self.directory / _NAME, json.dumps(document).encode())
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Context manager that reports a change of the directory that failed as an error of one line."""
+        try:
+            yield
         except PermissionError:
             raise ForbiddenError(str(self.directory), "cannot be written", "run it as root") from None
         except OSError as error:
