@@ -63,6 +63,9 @@ class ObservedAllocation:
         restart_count: number of requeues.
         lost_runs: earlier runs, each ended by a requeue, for which an energy record exists.
         energy_joules: energy by node and component (`cpu`, `dram`, `gpu[0]`, `other`, `node`).
+        missing_nodes: number of allocated nodes without an energy record; None if unknown.
+        unknown_energy: by node, the processors, memory and GPUs whose energy is unknown and is therefore
+            missing from the node's energy. A node whose whole energy was measured is absent.
         idle_watts: power of an idle component by node and component.
         limit_watts: power limit in force by node and component.
         max_limit_watts: power limit that would apply without an energy policy, by node and component.
@@ -82,10 +85,20 @@ class ObservedAllocation:
     restart_count: int = 0
     lost_runs: tuple[LostRun, ...] = ()
     energy_joules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    missing_nodes: int | None = None
+    unknown_energy: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     idle_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     limit_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     max_limit_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     settings: Mapping[str, tuple[tuple[str, str, str | None], ...]] = field(default_factory=dict)
+
+    @property
+    def is_energy_complete(self) -> bool:
+        """Whether the energies cover all nodes and all their processors, memory and GPUs.
+
+        If not, the sum of the energies is only a lower bound of the job's energy.
+        """
+        return not self.missing_nodes and not any(self.unknown_energy.values())
 
 
 @dataclass(frozen=True, slots=True)

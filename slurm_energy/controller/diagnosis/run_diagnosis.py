@@ -92,7 +92,7 @@ def _parse(run: JobRun, records: list[str], documents: list[str], config: Config
     parsed: list[Any] = [json.loads(text) for text in documents]
     job = jobs[-1]
     observation = job_observation(job, parsed, config)
-    joules = None if job.missing_nodes else job.energy_joules
+    joules = job.energy_joules if observation.context.is_energy_complete else None
     figures = observed_figures(observation, job.display_id, joules, config.diagnosis)
     return DiagnosableRun(job, observation, figures)
 

@@ -6,7 +6,7 @@ Trials compare these figures between runs with and without an adjustment.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slurm_energy.diagnosis.cpu_waits import contended_s
@@ -38,6 +38,7 @@ def observed_figures(
         state=observation.context.state or "",
         elapsed_s=observation.context.elapsed_s,
         energy_joules=energy_joules,
+        energy_parts=_energy_parts(observation.context.energy_joules),
         samples=_sum([rank.samples for rank in ranks]),
         steps=_sum([_steps(rank) for rank in ranks]),
         ranks=len(ranks),
@@ -47,6 +48,15 @@ def observed_figures(
         contended_s=delay_s,
         contended_joules=None if delay_s is None or watts is None else delay_s * watts,
     )
+
+
+def _energy_parts(energies: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+    """Return the types of the components whose energy is known, as one text per node, such as `cpu+gpu+gpu`.
+
+    The texts contain neither names of nodes nor indices of GPUs, because both may differ between runs.
+    """
+    names = (["node"] if "node" in parts else sorted(parts) for parts in energies.values())
+    return tuple(sorted("+".join(name.partition("[")[0] for name in parts) for parts in names))
 
 
 def _sum(amounts: Sequence[float | None]) -> float | None:

@@ -85,6 +85,9 @@ class RunFigures:
         tail_s: seconds without activity at the end; None if unknown.
         contended_s: seconds by which other work on the nodes delayed the run; None if unknown.
         contended_joules: energy that the run used in the time `contended_s`; None if unknown.
+        energy_parts: one text per node: the types of the components whose energy is in `energy_joules`, such
+            as `cpu+gpu+gpu`. Energies of different parts cannot be compared. Runs that an earlier release
+            stored have no texts.
     """
 
     job: str
@@ -99,15 +102,18 @@ class RunFigures:
     tail_s: float | None = None
     contended_s: float | None = None
     contended_joules: float | None = None
+    energy_parts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"hints": dict(self.hints)}
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return values | {"hints": dict(self.hints), "energy_parts": list(self.energy_parts)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunFigures:
         """Return the figures in an object that `to_json` returned. Unknown keys are ignored."""
-        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+        values = {name: data[name] for name in cls.__slots__ if name in data}
+        return cls(**values | {"energy_parts": tuple(data.get("energy_parts", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,11 +390,19 @@ def _energy_log_ratio(
 ) -> tuple[float, float] | None:
     """Return the logarithm of the energy with adjustments divided by the energy without them.
 
-    The standard error of the logarithm is returned as the second value. Return None if the energy of a run
-    with the adjustments is unknown.
+    The standard error of the logarithm is returned as the second value. Runs without the adjustments are
+    compared only if their energy covers the same components as that of the last run with the adjustments.
+    Return None if the energy of a run with the adjustments is unknown or covers other components.
     """
-    old = [run.energy_joules / n for run, n in zip(before, amounts_before, strict=True) if run.energy_joules]
-    new = [run.energy_joules / n for run, n in zip(after, amounts_after, strict=True) if run.energy_joules]
+    parts = after[-1].energy_parts
+    old, new = (
+        [
+            run.energy_joules / amount
+            for run, amount in zip(runs, amounts, strict=True)
+            if run.energy_joules and run.energy_parts == parts
+        ]
+        for runs, amounts in ((before, amounts_before), (after, amounts_after))
+    )
     return _log_ratio(old, new, assumed_noise, bias) if old and len(new) == len(after) else None
 
 

@@ -23,7 +23,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.labels.settings import split_setting
 from slurm_energy.reports.trace import decode_trace
-from slurm_energy.reports.usage import JobUsage
+from slurm_energy.reports.usage import MEASURED_COMPONENTS, JobUsage, component_type
 from slurm_energy.slurm.exit_status import ExitStatus
 
 _RUNNING: Final = ("RUNNING", "COMPLETING", "SUSPENDED")
@@ -90,6 +90,8 @@ def _context(job: JobUsage, config: Config) -> ObservedAllocation:
         restart_count=job.first.restart_count,
         lost_runs=tuple(_lost_run(run) for run in job.earlier_runs),
         energy_joules={record.node: _energies(record) for record in records},
+        missing_nodes=job.missing_nodes,
+        unknown_energy={record.node: names for record in records if (names := _unknown_energy(record))},
         idle_watts={record.node: _idle_watts(record, config) for record in records},
         limit_watts={record.node: _limits(record) for record in records},
         max_limit_watts={record.node: _max_limits(record) for record in records},
@@ -113,6 +115,20 @@ def _is_interactive(job: JobUsage) -> bool | None:
 
 def _energies(record: EnergyRecord) -> dict[str, float]:
     return {c.name: c.energy_joules for c in record.components if c.energy_joules is not None}
+
+
+def _unknown_energy(record: EnergyRecord) -> tuple[str, ...]:
+    """Return the names of the components whose energy is missing from the energy of a record.
+
+    The result is empty if the whole node was measured. `other` is not considered: many nodes cannot measure
+    it, and no report calls their energy incomplete.
+    """
+    energies = _energies(record)
+    if "node" in energies:
+        return ()
+    unknown = (c.name for c in record.components if c.energy_joules is None)
+    names = tuple(name for name in unknown if component_type(name) in MEASURED_COMPONENTS)
+    return names if energies or names else ("cpu",)  # every node has processors
 
 
 def _idle_watts(record: EnergyRecord, config: Config) -> dict[str, float]:
