@@ -1,11 +1,13 @@
-"""Tests of the closed loop: which runs and energies senergyctld compares in a trial of adjustments."""
+"""Tests of the closed loop: the values in force, and the runs and energies that a trial compares."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from adjustment_examples import ALICE, Site, slow_loader
+from adjustment_examples import ALICE, Site, slow_loader, with_workers
+
+from slurm_energy import config as configuration
 
 
 @pytest.fixture
@@ -71,5 +73,66 @@ def test_energy_of_a_whole_node_needs_no_components(site):
         await site.loop.verify()
         (trial,) = (await site.routes.show({}, ALICE))["trials"]
         assert trial["decision"]["measured_energy_ratio"] == pytest.approx(1.0, rel=0.2)
+
+    asyncio.run(play())
+
+
+async def adjusted_automatically(site):
+    """Let policy `auto` start a trial of more loader workers, and return the tried number."""
+    await site.run(with_workers, "workers", policy="auto")
+    assert await site.loop.start_automatic() == 1
+    return (await site.request(site.begin(), "workers"))["workers"]
+
+
+@pytest.mark.parametrize("permit", ["", "workers=0..2", "pin-memory"])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_automatic_values_that_their_user_no_longer_permits_are_not_offered(site, permit, is_kept):
+    async def play():
+        await site.routes.permit({"permit": "workers=0..16"}, ALICE)
+        workers = await adjusted_automatically(site)
+        if is_kept:
+            await site.run(with_workers, "workers", policy="auto")
+            await site.loop.verify()
+            assert await site.trial_states() == ["kept"]
+        await site.routes.permit({"permit": permit}, ALICE)
+        assert await site.request(site.begin(), "workers") == {}
+        assert (await site.routes.show({"job": "101"}, ALICE))["values"] == {}
+        await site.routes.permit({"permit": f"workers=0..{workers}"}, ALICE)
+        assert await site.request(site.begin(), "workers") == {"workers": workers}
+
+    asyncio.run(play())
+
+
+def test_automatic_values_that_the_site_no_longer_permits_are_not_offered(site):
+    head = '[cluster]\nname = "c1"\n[diagnosis]\n'
+    site.config = configuration.parse(f'{head}auto = "workers=0..16"')
+
+    async def play():
+        await adjusted_automatically(site)
+        site.config = configuration.parse(head)
+        assert await site.request(site.begin(), "workers") == {}
+
+    asyncio.run(play())
+
+
+def test_narrower_permissions_lead_to_a_new_automatic_trial(site):
+    async def play():
+        await site.routes.permit({"permit": "workers=0..16"}, ALICE)
+        await adjusted_automatically(site)
+        await site.routes.permit({"permit": "workers=0..2"}, ALICE)
+        await site.run(with_workers, "workers", policy="auto")
+        assert await site.loop.start_automatic() == 1
+        assert await site.trial_states() == ["withdrawn", "pending"]
+        assert await site.request(site.begin(), "workers") == {"workers": 2}
+
+    asyncio.run(play())
+
+
+def test_values_that_a_user_applied_need_no_stored_permission(site):
+    async def play():
+        job_id, _ = await site.run(with_workers, "workers")
+        await site.routes.apply({"job": str(job_id), "permit": "workers=0..3"}, ALICE)
+        await site.routes.permit({"permit": ""}, ALICE)
+        assert await site.request(site.begin(), "workers") == {"workers": 3}
 
     asyncio.run(play())

@@ -125,6 +125,18 @@ def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
     )
 
 
+def is_permitted(trial: StoredTrial, permissions: AdjustmentPermissions) -> bool:
+    """Return whether permissions allow all values of a trial. They may be newer than the trial.
+
+    A trial tests adjusted values of a program. A trial whose values are not in force always counts as
+    permitted.
+    """
+    if trial.state not in (PENDING, KEPT):
+        return True
+    adjustments = AdjustmentTrial.from_json(trial.body).proposal.adjustments
+    return all(permissions.permits(one.kind, one.new) for one in adjustments)
+
+
 def effective_values(offered: OfferedRun | None) -> dict[str, int]:
     """Return the adjusted values that took effect in a run.
 

@@ -15,10 +15,9 @@ from typing import Any, Final
 from slurm_energy.accounting import adjustments
 from slurm_energy.accounting.adjustments import PENDING, StoredTrial
 from slurm_energy.accounting.history.tuning_starts import JobRun
-from slurm_energy.adjustment import PROGRAM_KINDS
 from slurm_energy.config import Config
 from slurm_energy.controller.diagnosis.adjusted_programs import AdjustedProgram, own_values
-from slurm_energy.controller.diagnosis.adjustment_trials import SETTLE_S, AdjustmentTrials
+from slurm_energy.controller.diagnosis.adjustment_trials import AUTOMATIC, SETTLE_S, AdjustmentTrials
 from slurm_energy.controller.records.store import Store
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
 from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
@@ -26,8 +25,6 @@ from slurm_energy.errors import EnergyError, UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.policies.catalogue import AUTO, catalogue
 
-AUTOMATIC: Final = "auto"
-"""Source of the trials that this task starts."""
 _WINDOW_S: Final = 3600.0
 """Age up to which ended jobs are diagnosed. After a restart they are diagnosed again, without effect."""
 
@@ -152,19 +149,16 @@ class AdjustmentLoop:
 
         A trial compares runs without and with the adjustments. Return whether a trial was started.
         """
-        permissions = await self._trials.permissions(run.cluster, uid)
-        if permissions is None:
-            permissions = self._config().diagnosis.site_permissions
-        permissions = permissions.only(PROGRAM_KINDS)
+        permissions = await self._trials.automatic_permissions(run.cluster, uid)
         if not permissions.ranges:
             return False
         observed = await self._trials.observed(run, uid)
         if observed.workload is None:
             return False
         program = AdjustedProgram(run.cluster, uid, observed.workload)
-        earlier = await self._trials.of_program(program)
-        if any(trial.state == PENDING for trial in earlier):
+        if any(trial.state == PENDING for trial in await self._trials.effective(program)):
             return False
+        earlier = await self._trials.of_program(program)
         for proposal in await self._trials.proposals(observed, permissions):
             if _is_new(proposal, earlier):
                 try:

@@ -15,11 +15,13 @@ from typing import Final
 from slurm_energy.accounting import adjustments
 from slurm_energy.accounting.adjustments import PENDING, OfferedRun, ProgramRun, StoredTrial
 from slurm_energy.accounting.history.tuning_starts import JobRun
+from slurm_energy.adjustment import PROGRAM_KINDS
 from slurm_energy.adjustment_permissions import AdjustmentPermissions
 from slurm_energy.config import Config
 from slurm_energy.controller.diagnosis.adjusted_programs import (
     AdjustedProgram,
     effective_values,
+    is_permitted,
     is_within,
     own_values,
     plain_values,
@@ -39,6 +41,8 @@ from slurm_energy.diagnosis.trials.verification import (
 )
 from slurm_energy.errors import NotFoundError, UsageError
 
+AUTOMATIC: Final = "auto"
+"""Source of the trials that senergyctld starts for jobs with policy `auto`."""
 MAX_BEFORE: Final = 5
 """Earlier runs with which a trial is compared."""
 SETTLE_S: Final = 30.0
@@ -77,6 +81,14 @@ class AdjustmentTrials:
         text = await self._store.read(adjustments.permissions_of, cluster, uid)
         return None if text is None else AdjustmentPermissions.parse(text)
 
+    async def automatic_permissions(self, cluster: str, uid: int) -> AdjustmentPermissions:
+        """Return the present permissions of a user for policy `auto`.
+
+        The permissions are those of the site if the user has stored none.
+        """
+        saved = await self.permissions(cluster, uid)
+        return (self._config().diagnosis.site_permissions if saved is None else saved).only(PROGRAM_KINDS)
+
     async def of_program(self, program: AdjustedProgram) -> list[StoredTrial]:
         """Return the trials of a program, oldest first.
 
@@ -87,10 +99,15 @@ class AdjustmentTrials:
     async def effective(self, program: AdjustedProgram) -> list[StoredTrial]:
         """Return the trials of adjustments of a program, for use in its next run.
 
-        Trials with values beyond the site's present limits are left out.
+        Trials with values beyond the site's present limits are left out. So are trials that policy `auto`
+        started, if their values are no longer permitted.
         """
         limits = self._config().diagnosis.site_limits
-        return [trial for trial in await self.of_program(program) if is_within(trial, limits)]
+        trials = [trial for trial in await self.of_program(program) if is_within(trial, limits)]
+        if not any(trial.source == AUTOMATIC for trial in trials):
+            return trials
+        permitted = await self.automatic_permissions(program.cluster, program.uid)
+        return [trial for trial in trials if trial.source != AUTOMATIC or is_permitted(trial, permitted)]
 
     async def observed(self, run: JobRun, uid: int) -> DiagnosableRun:
         """Return a run of a user's job with its stored data, see `RunDiagnosis.observed`."""
