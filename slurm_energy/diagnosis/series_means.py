@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from slurm_energy.diagnosis.distribution import median
 from slurm_energy.diagnosis.signals import ObservedSeries
+
+MAX_GAP_INTERVALS: Final = 3.5
+"""Maximum length of a gap of unknown values inside or after a period of known values, in intervals."""
 
 
 def mean_of(values: Sequence[float]) -> float | None:

@@ -6,16 +6,19 @@ several programs.
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import replace
 
 import pytest
 
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
 from slurm_energy.diagnosis.diagnose import Diagnosis, diagnose
 from slurm_energy.diagnosis.finding import FindingKind
 from slurm_energy.diagnosis.observation import JobObservation, NodeObservation, ObservedAllocation
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps, StepIntervals
+from slurm_energy.diagnosis.trials.observed_figures import observed_figures
 
 K = FindingKind
 COUNT = 360
@@ -75,6 +78,70 @@ def test_busy_gpus_without_activity_up_to_the_end_hang(name: str, before: float,
 )
 def test_no_hang(parts: tuple[ObservedSeries, ...], context: dict[str, object]) -> None:
     assert K.HANG not in diagnosed(*parts, **context)[0]
+
+
+UNKNOWN = [math.nan] * 180
+
+
+@pytest.mark.parametrize(
+    ("uses", "activity"),
+    [
+        ([100.0] * COUNT, [70.0] * 179 + [3.0, *UNKNOWN]),
+        ([100.0] * 180 + UNKNOWN, [70.0] * 179 + [3.0, *UNKNOWN]),
+        ([100.0] * 180, [70.0] * 179 + [3.0]),  # the recording ended
+        ([100.0] * COUNT, [70.0] * 179 + [3.0]),
+        ([100.0] * COUNT, [70.0] * 100 + [3.0] * 60 + UNKNOWN + [3.0] * 20),  # 200 s at the end are known
+    ],
+)
+def test_time_without_known_activity_is_no_hang(uses: list[float], activity: list[float]) -> None:
+    parts = series("gpu_busy_percent", uses), series("sm_active_percent", activity)
+    assert K.HANG not in diagnosed(*parts)[0]
+
+
+def test_missed_samples_do_not_hide_a_hang() -> None:
+    uses, activity = hanging("sm_active_percent", 70.0, 3.0)
+    for index in (COUNT - 90, COUNT - 89, COUNT - 1):
+        activity.values[index] = math.nan
+    found, diagnosis = diagnosed(uses, activity)
+    assert found == [K.HANG]
+    assert diagnosis.findings[0].seconds_lost == 1800
+
+
+@pytest.mark.parametrize("values", [[90.0] * 100 + [0.0] * 10, [90.0] * 100 + [0.0] * 10 + [math.nan] * 250])
+def test_time_without_known_activity_is_no_idle_tail(values: list[float]) -> None:
+    assert K.IDLE_TAIL not in diagnosed(series("gpu_busy_percent", values))[0]
+
+
+def test_long_idle_time_before_an_unknown_end_is_found_with_its_known_length() -> None:
+    found, diagnosis = diagnosed(series("gpu_busy_percent", [90.0] * 20 + [0.0] * 200))
+    assert found == [K.IDLE_ALLOCATION]
+    assert diagnosis.findings[0].seconds_lost == 2000
+
+
+@pytest.mark.parametrize(("other", "is_idle"), [([0.0] * 180, True), ([math.nan] * 180, False)])
+def test_job_is_idle_only_if_all_its_gpus_are_known_to_be_idle(other: list[float], is_idle: bool) -> None:
+    gpus = [
+        series("gpu_busy_percent", [90.0] * 180 + tail, f"gpu[{index}]")
+        for index, tail in enumerate(([0.0] * 180, other))
+    ]
+    assert (K.IDLE_TAIL in diagnosed(*gpus)[0]) is is_idle
+
+
+@pytest.mark.parametrize(
+    ("values", "tail_s"),
+    [
+        ([90.0] * 300 + [0.0] * 60, 600.0),
+        ([90.0] * COUNT, 0.0),
+        ([90.0] * 300, None),
+        ([90.0] * 290 + [0.0] * 10 + [math.nan] * 60, None),
+        ([], None),
+    ],
+)
+def test_time_without_activity_at_the_end_of_a_run(values: list[float], tail_s: float | None) -> None:
+    allocation = ObservedAllocation(1, 0.0, 10.0 * COUNT, state="COMPLETED", nodes=("n1",))
+    nodes = (NodeObservation("n1", (series("gpu_busy_percent", values),)),)
+    run = observed_figures(JobObservation(allocation, nodes), "1", None, DiagnosisConfig())
+    assert run.tail_s == tail_s
 
 
 def test_running_job_hangs_after_half_an_hour() -> None:

@@ -14,15 +14,13 @@ from dataclasses import replace
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.observation import NodeObservation
-from slurm_energy.diagnosis.series_means import between, mean_of
+from slurm_energy.diagnosis.series_means import MAX_GAP_INTERVALS, between, mean_of
 from slurm_energy.diagnosis.signals import ObservedSeries
 
 _Activity = list[tuple[float, float, bool]]
 """Start, end and activity of consecutive intervals of equal length."""
 _USED_CORES = 0.2
 """Minimum number of CPUs that tasks of the job use on a node that works."""
-_MAX_GAP = 3.5
-"""Maximum length of a gap of unknown activity inside an idle period, in intervals."""
 
 
 def idle_time(view: JobView) -> Iterator[JobFinding]:
@@ -37,7 +35,7 @@ def idle_time(view: JobView) -> Iterator[JobFinding]:
     start, end = max(stretches, key=lambda stretch: stretch[1] - stretch[0])
     length = end - start
     job_end = view.context.start_s + view.elapsed_s
-    is_tail = end >= activity[-1][1] - 1e-6 and start > activity[0][0]
+    is_tail = end >= activity[-1][1] - 1e-6 and start > activity[0][0] and _is_end_known(view, activity)
     if is_tail and not view.context.is_interactive:
         limit = max(view.threshold("idle_tail"), view.threshold("idle_tail_share") / 100 * view.elapsed_s)
         length = max(length, job_end - start)
@@ -60,12 +58,18 @@ def idle_time(view: JobView) -> Iterator[JobFinding]:
 
 
 def idle_tail_s(view: JobView) -> float | None:
-    """Return the seconds without activity at the end of a job; None if its activity is unknown."""
+    """Return the seconds without activity at the end of a job; None if the activity at the end is unknown."""
     activity = _activity(view)
-    if not activity:
+    if not activity or not _is_end_known(view, activity):
         return None
     stretches = _idle_stretches(activity)
     return view.context.start_s + view.elapsed_s - stretches[-1][0] if not activity[-1][2] else 0.0
+
+
+def _is_end_known(view: JobView, activity: _Activity) -> bool:
+    """Return whether the activity is known up to the end of the job, apart from a short gap."""
+    start, end, _ = activity[-1]
+    return view.context.start_s + view.elapsed_s - end <= MAX_GAP_INTERVALS * (end - start)
 
 
 def _duration(seconds: float) -> str:
@@ -88,33 +92,40 @@ def _mean_watts(view: JobView, start: float, end: float) -> float | None:
 
 
 def _activity(view: JobView) -> _Activity:
-    """Return the intervals in which the job's GPUs were active.
+    """Return the intervals in which it is known whether the job's GPUs were active.
 
-    For a job without GPUs, the CPUs are examined. The result is empty if the activity is unknown.
+    For a job without GPUs, the CPUs are examined. An interval without activity is returned only if the
+    activity of all GPUs, or of the CPUs of all nodes, is known. The result is empty if the activity is
+    unknown.
     """
     tests = [
         test for gpu in view.gpus if (test := _gpu_test(view, gpu.node, gpu.part, gpu.series)) is not None
     ]
     if view.gpus and len(tests) < len(view.gpus):
         return []
+    waits = []
     if not view.gpus:
         nodes = [_cpu_test(view, node.node) for node in view.observation.nodes]
         tests = [test for test in nodes if test is not None]
         if len(tests) < len(nodes):
             return []
-        tests += _wait_tests(view)
+        waits = list(_wait_tests(view))
     if not tests:
         return []
-    interval_s = max(series.interval_s for series, _ in tests)
-    start, end = min(s.start_s for s, _ in tests), max(s.end_s for s, _ in tests)
+    series_tested = [series for series, _ in (*tests, *waits)]
+    interval_s = max(series.interval_s for series in series_tested)
+    start, end = min(s.start_s for s in series_tested), max(s.end_s for s in series_tested)
     intervals = max(0, math.ceil((end - start) / interval_s - 1e-9))
     rows: _Activity = []
     for index in range(intervals):
         low = start + index * interval_s
-        values = [(between(series, low, low + interval_s), limit) for series, limit in tests]
-        if any(known for known, _ in values):
-            is_active = any(value > limit for known, limit in values for value in known)
-            is_active = is_active or _has_steps(view, low, low + interval_s)
+        own, waiting = (
+            [(between(series, low, low + interval_s), limit) for series, limit in group]
+            for group in (tests, waits)
+        )
+        is_active = any(value > limit for known, limit in (*own, *waiting) for value in known)
+        is_active = is_active or _has_steps(view, low, low + interval_s)
+        if is_active or all(known for known, _ in own):
             rows.append((low, low + interval_s, is_active))
     return rows
 
@@ -203,7 +214,7 @@ def _idle_stretches(activity: _Activity) -> list[tuple[float, float]]:
         if is_active:
             was_active = True
             continue
-        if stretches and not was_active and start - stretches[-1][1] <= _MAX_GAP * (end - start):
+        if stretches and not was_active and start - stretches[-1][1] <= MAX_GAP_INTERVALS * (end - start):
             stretches[-1] = (stretches[-1][0], end)
         else:
             stretches.append((start, end))

@@ -5,6 +5,7 @@ When a job hangs, all its GPUs wait in compute kernels for communication until t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +13,7 @@ from slurm_energy.diagnosis.distribution import percentile
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.gpu_view import GpuView
 from slurm_energy.diagnosis.job_view import JobView
-from slurm_energy.diagnosis.series_means import between, mean_of
+from slurm_energy.diagnosis.series_means import MAX_GAP_INTERVALS, between, mean_of
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.quantities import format_duration
 
@@ -61,23 +62,50 @@ def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
     A GPU seems busy if it reports a high use. How much work it does is measured by a second signal, its
     activity. The function returns the start of this time, and the activity in this time relative to the
     usual activity. It returns None in three cases: the GPU still works in the last interval, it reports no
-    use in the last interval, or its activity is unknown.
+    use in the last interval, or its use or activity at the end of the job is unknown.
     """
-    busy = gpu.series.get("gpu_busy_percent")
-    if busy is None or not busy.values or busy.values[-1] < view.threshold("gpu_active"):
+    busy, active = gpu.series.get("gpu_busy_percent"), view.threshold("gpu_active")
+    if busy is None or not _reaches_end(view, busy) or not busy.values[-1] >= active:  # NaN: unknown
         return None
-    pairs = list(zip(busy.values, _activity(view, gpu, busy), strict=False))
-    working = sorted(value for use, value in pairs if use >= view.threshold("gpu_active") and value == value)
+    activity = itertools.chain(_activity(view, gpu, busy), itertools.repeat(math.nan))
+    pairs = list(zip(busy.values, activity, strict=False))
+    working = sorted(value for use, value in pairs if use >= active and value == value)
     usual = percentile(working, _USUAL_PERCENTILE) if working else 0.0
     limit = view.threshold("hang_activity") / 100 * usual
-    first = len(pairs)
-    while first and not (pairs[first - 1][0] < view.threshold("gpu_active") or pairs[first - 1][1] >= limit):
-        first -= 1
+    first = _quiet_start(pairs, active, limit)
     quiet = [value for _, value in pairs[first:] if value == value]
     uses = [use for use, _ in pairs[first:] if use == use]
     if not quiet or (mean_of(uses) or 0.0) < _BUSY:
         return None
     return busy.start_s + first * busy.interval_s, (mean_of(quiet) or 0.0) / usual
+
+
+def _reaches_end(view: JobView, series: ObservedSeries) -> bool:
+    """Return whether a series has values up to the end of the job, apart from a short gap."""
+    gap_s = view.context.start_s + view.elapsed_s - series.end_s
+    return len(series.values) > 0 and gap_s <= MAX_GAP_INTERVALS * series.interval_s
+
+
+def _quiet_start(pairs: Sequence[tuple[float, float]], active: float, limit: float) -> int:
+    """Return the index of the first interval of the time at the end in which a GPU is busy but does no work.
+
+    Intervals with unknown values belong to this time only if they are few and lie between or after intervals
+    of this time. The result is the number of intervals if there is no such time.
+
+    Args:
+        pairs: use and activity of the GPU in each interval; NaN means unknown.
+        active: minimum use of a busy GPU.
+        limit: minimum activity of a GPU that does work.
+    """
+    first = index = len(pairs)
+    while index and first - index <= MAX_GAP_INTERVALS:
+        index -= 1
+        use, activity = pairs[index]
+        if use < active or activity >= limit:
+            break
+        if use == use and activity == activity:
+            first = index
+    return first
 
 
 def _activity(view: JobView, gpu: GpuView, busy: ObservedSeries) -> Sequence[float]:
