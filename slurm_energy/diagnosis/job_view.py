@@ -246,8 +246,11 @@ class JobView:
 
     @cached_property
     def waiting_watts(self) -> float | None:
-        """Power in watts of the job while it waits for data or other processes, see `waiting_power`."""
-        return waiting_power(self.observation, self.mean_watts)
+        """Power in watts of the job while it waits for data or other processes, see `waiting_power`.
+
+        None if it is unknown or if some of the job's energy is unknown.
+        """
+        return waiting_power(self.observation, self.mean_watts) if self.context.is_energy_complete else None
 
     def gpu_joules(self, gpu: GpuView) -> float | None:
         """Return the energy of a GPU during the job; None if unknown."""

@@ -5,6 +5,7 @@ The observations of the whole job include its energy and allocation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -99,6 +100,27 @@ class ObservedAllocation:
         If not, the sum of the energies is only a lower bound of the job's energy.
         """
         return not self.missing_nodes and not any(self.unknown_energy.values())
+
+    def node_joules(self, node: str) -> float | None:
+        """Return the energy of a node: that of component `node`, or else the sum over all components.
+
+        The result is None if the energy of the node is unknown or incomplete.
+        """
+        components = self.energy_joules.get(node)
+        return None if self.unknown_energy.get(node) or not components else _sum(components)
+
+    @property
+    def known_joules(self) -> float | None:
+        """Sum of the known energies of all nodes; None if no energy is known.
+
+        The sum is a lower bound of the job's energy if `is_energy_complete` is false.
+        """
+        known = [_sum(components) for components in self.energy_joules.values() if components]
+        return math.fsum(known) if known else None
+
+
+def _sum(components: Mapping[str, float]) -> float:
+    return components["node"] if "node" in components else math.fsum(components.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_energy.diagnosis.distribution import ValueDistribution, distribution_of, phase_distribution
 from slurm_energy.diagnosis.finding import finite_or_none
-from slurm_energy.diagnosis.observation import JobObservation
+from slurm_energy.diagnosis.observation import JobObservation, ObservedAllocation
 from slurm_energy.diagnosis.phase_times import TIME_CATEGORIES, phase_times
 from slurm_energy.diagnosis.signals import SIGNALS, ObservedSeries
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
@@ -73,22 +73,27 @@ class JobSummary:
 
     Attributes:
         elapsed_s: duration.
-        energy_joules: energy of all nodes.
+        energy_joules: energy of all nodes. It is only a lower bound if `is_energy_complete` is false.
+        missing_nodes: number of allocated nodes without an energy record.
+        incomplete_components: types of the components (`cpu`, `dram`, `gpu`) whose energy is unknown on some
+            node and is therefore missing from `energy_joules`.
         steps: number of iterations of the job. All processes work on the same iterations, so this
             is the maximum over the processes.
         samples: samples of all processes.
         joules_per_step, joules_per_sample: energy of the job divided by the number of steps and by
-            the number of samples.
+            the number of samples. None if the energy is incomplete.
         time_shares: by category, fraction of the time of all processes; empty if no process
             reports steps.
         energy_shares: joules by category. The energy of the job is divided among the categories in
-            proportion to their time. Empty if unknown.
+            proportion to their time. Empty if unknown or incomplete.
         phases: durations of phases per job, node, GPU and rank.
         signals: distributions of signals for the job, for each node, and for each part of a node.
     """
 
     elapsed_s: float
     energy_joules: float | None
+    missing_nodes: int | None
+    incomplete_components: tuple[str, ...]
     steps: int | None
     samples: float | None
     joules_per_step: float | None
@@ -98,11 +103,18 @@ class JobSummary:
     phases: tuple[PhaseSummary, ...]
     signals: tuple[SignalSummary, ...]
 
+    @property
+    def is_energy_complete(self) -> bool:
+        """Whether `energy_joules` covers all nodes and all their processors, memory and GPUs."""
+        return not self.missing_nodes and not self.incomplete_components
+
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""
         plain = ("elapsed_s", "energy_joules", "steps", "samples", "joules_per_step", "joules_per_sample")
         return {
             **{name: finite_or_none(getattr(self, name)) for name in plain},
+            "missing_nodes": self.missing_nodes,
+            "incomplete_components": list(self.incomplete_components),
             "time_shares": dict(self.time_shares),
             "energy_shares_joules": dict(self.energy_shares),
             "phases": [phase.to_json() for phase in self.phases],
@@ -116,10 +128,13 @@ def summarise_job(observation: JobObservation) -> JobSummary:
     steps = max((rank.phases["step"].count for rank in ranks if "step" in rank.phases), default=0)
     known_samples = [rank.samples for rank in ranks if rank.samples is not None]
     samples = math.fsum(known_samples) if ranks and len(known_samples) == len(ranks) else None
-    shares = _time_shares(ranks, observation.context.elapsed_s)
+    context = observation.context
+    shares = _time_shares(ranks, context.elapsed_s)
     return JobSummary(
-        elapsed_s=observation.context.elapsed_s,
-        energy_joules=energy,
+        elapsed_s=context.elapsed_s,
+        energy_joules=context.known_joules,
+        missing_nodes=context.missing_nodes,
+        incomplete_components=_incomplete_components(context),
         steps=steps or None,
         samples=samples,
         joules_per_step=energy / steps if energy is not None and steps else None,
@@ -132,17 +147,14 @@ def summarise_job(observation: JobObservation) -> JobSummary:
 
 
 def total_joules(observation: JobObservation) -> float | None:
-    """Return the energy of the job on all nodes; None if the energy of no component is known."""
-    nodes = [node_joules(parts) for parts in observation.context.energy_joules.values()]
-    known = [joules for joules in nodes if joules is not None]
-    return math.fsum(known) if known else None
+    """Return the energy of the job on all nodes; None if it is unknown or incomplete."""
+    context = observation.context
+    return context.known_joules if context.is_energy_complete else None
 
 
-def node_joules(components: Mapping[str, float]) -> float | None:
-    """Return the energy of component `node`, or else the sum over all components; None if unknown."""
-    if "node" in components:
-        return components["node"]
-    return math.fsum(components.values()) if components else None
+def _incomplete_components(context: ObservedAllocation) -> tuple[str, ...]:
+    names = (name for parts in context.unknown_energy.values() for name in parts)
+    return tuple(sorted({name.partition("[")[0] for name in names}))
 
 
 def _time_shares(ranks: tuple[RankSteps, ...], elapsed_s: float) -> dict[str, float]:
@@ -156,19 +168,23 @@ def _time_shares(ranks: tuple[RankSteps, ...], elapsed_s: float) -> dict[str, fl
 
 
 def _phases(observation: JobObservation, energy: float | None) -> Iterator[PhaseSummary]:
-    joules_by_node = observation.context.energy_joules
+    context = observation.context
     by_scope: dict[tuple[str, str], tuple[list[RankSteps], float | None]] = {}
     for rank in observation.ranks:
-        components = joules_by_node.get(rank.node, {})
+        components = context.energy_joules.get(rank.node, {})
         name = f"{rank.node} pid {rank.pid}" if rank.rank is None else str(rank.rank)
-        scopes = [("job", "", energy), ("node", rank.node, node_joules(components)), ("rank", name, None)]
+        scopes = [
+            ("job", "", energy),
+            ("node", rank.node, context.node_joules(rank.node)),
+            ("rank", name, None),
+        ]
         if rank.gpu is not None:
             part = f"gpu[{rank.gpu}]"
             scopes.append(("gpu", f"{rank.node} {part}", components.get(part)))
         for scope, where, joules in scopes:
             by_scope.setdefault((scope, where), ([], joules))[0].append(rank)
     for (scope, where), (members, joules) in by_scope.items():
-        yield from _scope_phases(scope, where, members, joules, observation.context.elapsed_s)
+        yield from _scope_phases(scope, where, members, joules, context.elapsed_s)
 
 
 def _scope_phases(

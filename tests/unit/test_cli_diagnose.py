@@ -184,6 +184,68 @@ def test_threshold_of_the_site_has_an_effect(
     assert json.loads(capsys.readouterr().out)["findings"] == []
 
 
+def without(part: str, records: list[Any]) -> list[Any]:
+    """Return records in which one energy is missing: that of a node, or that of the GPUs."""
+    if part == "nodes":
+        return [item | {"job": item["job"] | {"nodes": 4}} for item in records]
+    unknown = {"energy_joules": None, "quality": "partial"}
+    return [
+        item | {"components": [c | unknown if c["name"][:3] == part else c for c in item["components"]]}
+        for item in records
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "missing_nodes", "incomplete"),
+    [("nodes", "energy of 1 of 4 nodes", 3, []), ("gpu", "GPU energy unknown", 0, ["gpu"])],
+)
+def test_incomplete_energy_is_a_lower_bound_and_not_divided(
+    part: str,
+    text: str,
+    missing_nodes: int,
+    incomplete: list[str],
+    controller: fake_controller.FakeController,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    answer = controller.answers["/v1/jobs/7"]
+    answer["records"] = without(part, answer["records"])
+    assert main(["diagnose", "7", "--ascii"]) == 0
+    page = capsys.readouterr().out
+    assert "Energy: at least " in page and "Mean power: at least " in page
+    assert f" Incomplete: {text}\n" in page
+    assert "per step" not in page and "1. Steps wait for data" in page
+    assert max(map(len, page.splitlines())) == 80
+    page = page.partition("Use of the hardware")[2]
+    assert not any(f"{prefix}J" in page for prefix in (" ", "k", "M"))
+    assert main(["diagnose", "7", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    summary = document["summary"]
+    assert summary["energy_joules"] > 0 and summary["energy_shares_joules"] == {}
+    assert summary["joules_per_step"] is summary["joules_per_sample"] is None
+    assert (summary["missing_nodes"], summary["incomplete_components"]) == (missing_nodes, incomplete)
+    assert document["findings"][0]["joules_lost"] is document["advice"][0]["joules_gain"] is None
+    of_job = [phase["joules"] for phase in summary["phases"] if phase["scope"] == "job"]
+    assert set(of_job) == {None}
+    assert main(["diagnose", "7", "--html", str(tmp_path / "job.html")]) == 0
+    html = (tmp_path / "job.html").read_text("utf-8")
+    assert f'<div class="more">{text}</div>' in html and ">at least " in html
+
+
+def test_energy_of_a_whole_node_is_complete_without_that_of_its_gpus(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (record,) = controller.answers["/v1/jobs/7"]["records"]
+    total = sum(component["energy_joules"] for component in record["components"])
+    (incomplete,) = without("gpu", [record])
+    incomplete["components"].append(record["components"][0] | {"name": "node", "energy_joules": total})
+    controller.answers["/v1/jobs/7"]["records"] = [incomplete]
+    assert main(["diagnose", "7", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["summary"]
+    assert summary["energy_joules"] == pytest.approx(total)
+    assert summary["joules_per_step"] > 0 and summary["incomplete_components"] == []
+
+
 @pytest.fixture
 def several_jobs(monkeypatch: pytest.MonkeyPatch) -> fake_controller.FakeController:
     idle = build(next(job for job in PLANTED if job.name == "cpu-program-on-gpus"), 6)

@@ -79,7 +79,9 @@ def _duration(seconds: float) -> str:
 
 
 def _mean_watts(view: JobView, start: float, end: float) -> float | None:
-    """Return the mean power of the job in a time window; None if a node has no power trace."""
+    """Return the mean power of the job in a time window; None if the power of any part of it is unknown."""
+    if not view.context.is_energy_complete:
+        return None
     nodes = []
     for node in view.observation.nodes:
         traces = [series for series in node.series if series.name == "power_watts"]
@@ -241,8 +243,8 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
         )
         for name in idle
     ]
-    energies = [view.context.energy_joules.get(name) for name in idle]
-    known = [parts.get("node", math.fsum(parts.values())) for parts in energies if parts]
+    energies = [view.context.node_joules(name) for name in idle]
+    known = [joules for joules in energies if joules is not None]
     yield view.finding(
         FindingKind.IDLE_ALLOCATION,
         f"{len(idle)} of {len(view.observation.nodes)} nodes are never used",

@@ -10,6 +10,7 @@ from slurm_energy.diagnosis.finding_advice import FindingAdvice
 from slurm_energy.diagnosis.summary import JobSummary, SignalSummary
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.figure_format import with_unit
+from slurm_energy.reports.labels.advice import COMPONENT_NAMES
 
 _PERCENT_SIGNALS = (
     ("gpu_busy_percent", "GPU busy"),
@@ -78,6 +79,38 @@ def _percents(signals: dict[str, SignalSummary], prefix: str) -> Iterator[UseRow
         if signal in signals:
             values = signals[signal].values
             yield UseRow(f"{prefix}{name}", values.mean / 100, f"P90 {values.p90:.0f} %")
+
+
+def energy_text(summary: JobSummary) -> str:
+    """Return the energy of a job as text, such as `345 kJ`, or `at least 345 kJ` if some of it is unknown."""
+    return lower_bound_text(summary.energy_joules, "J", summary)
+
+
+def lower_bound_text(value: float | None, unit: str, summary: JobSummary) -> str:
+    """Return a value that grows with the energy of a job as text.
+
+    The text begins with `at least` if a part of the energy is unknown.
+    """
+    text = with_unit(value, unit)
+    return text if value is None or summary.is_energy_complete else f"at least {text}"
+
+
+def missing_energy_text(summary: JobSummary, recorded_nodes: int) -> str:
+    """Return a text that says what the energy of a job covers and lacks; empty if the energy is complete.
+
+    An example is `energy of 1 of 4 nodes; GPU energy unknown`.
+
+    Args:
+        summary: figures of the job.
+        recorded_nodes: number of nodes with an energy record.
+    """
+    parts = []
+    if summary.missing_nodes:
+        parts.append(f"energy of {recorded_nodes} of {recorded_nodes + summary.missing_nodes} nodes")
+    if summary.incomplete_components:
+        names = (COMPONENT_NAMES.get(name, name) for name in summary.incomplete_components)
+        parts.append(f"{' and '.join(names)} energy unknown")
+    return "; ".join(parts)
 
 
 def duration_text(seconds: float) -> str:

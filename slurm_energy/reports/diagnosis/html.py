@@ -11,7 +11,14 @@ from slurm_energy.diagnosis.diagnose import Diagnosis
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.summary import PhaseSummary
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.diagnosis.figures import confidence_text, duration_text, gain_text, use_rows
+from slurm_energy.reports.diagnosis.figures import (
+    confidence_text,
+    duration_text,
+    energy_text,
+    gain_text,
+    missing_energy_text,
+    use_rows,
+)
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.html_document import render
 from slurm_energy.reports.labels.note import Note
@@ -44,7 +51,7 @@ def diagnosis_document(
         "subtitle": " · ".join(name for name in (*names, fold_hostlist(job.nodes)) if name),
         "tiles": [
             ("Elapsed", format_duration(summary.elapsed_s), ""),
-            ("Energy", with_unit(summary.energy_joules, "J"), ""),
+            ("Energy", energy_text(summary), missing_energy_text(summary, len(job.records))),
             ("Steps", "unknown" if summary.steps is None else str(summary.steps), ""),
             ("Per step", with_unit(summary.joules_per_step, "J"), ""),
             ("Per sample", with_unit(summary.joules_per_sample, "J"), ""),

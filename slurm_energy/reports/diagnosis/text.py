@@ -13,7 +13,16 @@ from slurm_energy.diagnosis.diagnose import Diagnosis
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.summary import JobSummary, PhaseSummary
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.diagnosis.figures import UseRow, confidence_text, duration_text, gain_text, use_rows
+from slurm_energy.reports.diagnosis.figures import (
+    UseRow,
+    confidence_text,
+    duration_text,
+    energy_text,
+    gain_text,
+    lower_bound_text,
+    missing_energy_text,
+    use_rows,
+)
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.labels.note import Note
 from slurm_energy.reports.plots.text_plot import Glyphs, share_bar
@@ -66,16 +75,24 @@ def _header(job: JobUsage, summary: JobSummary) -> list[str]:
         ("State", _state(job)),
         ("Name", job.job.name or ""),
         ("Elapsed", format_duration(summary.elapsed_s)),
-        ("Nodes", f"{len(job.records)} ({fold_hostlist(job.nodes)})"),
-        ("Energy", with_unit(summary.energy_joules, "J")),
+        ("Nodes", f"{_node_count(job)} ({fold_hostlist(job.nodes)})"),
+        ("Energy", energy_text(summary)),
         ("CPUs, GPUs", f"{'?' if job.cpus is None else job.cpus}, {gpus}"),
-        ("Mean power", with_unit(job.mean_watts, "W")),
+        ("Mean power", lower_bound_text(job.mean_watts, "W", summary)),
     ]
     half = WIDTH // 2
+    missing = missing_energy_text(summary, len(job.records))
     return [
-        _column(_pair(*left, half), half) + _pair(*right, half)
-        for left, right in zip(pairs[::2], pairs[1::2], strict=True)
+        *(
+            _column(_pair(*left, half), half) + _pair(*right, half)
+            for left, right in zip(pairs[::2], pairs[1::2], strict=True)
+        ),
+        *([_pair("Incomplete", missing, WIDTH)] if missing else []),
     ]
+
+
+def _node_count(job: JobUsage) -> str:
+    return f"{len(job.records)} of {job.job.nodes}" if job.missing_nodes else str(len(job.records))
 
 
 def _state(job: JobUsage) -> str:
