@@ -222,22 +222,25 @@ def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
 def offered_run(connection: Connection, run: JobRun, uid: int) -> OfferedRun | None:
     """Return the adjusted values that senergyctld has offered to one run of a user's job.
 
-    An adjustment changes a value of a program, such as its number of workers. The result is None if nothing
-    was offered to this run.
+    An adjustment changes a value of a program, such as its number of workers. A job keeps its sbatch options
+    when it is requeued. A requeued run to which nothing was offered itself therefore has the values with
+    which the job was submitted, and its program has requested none of them. The result is None if nothing was
+    offered to this run.
     """
     columns = _runs.c
     query = select(_runs).where(
         columns.cluster == run.cluster,
         columns.job_id == run.job_id,
-        columns.restart_count == run.restart_count,
+        (columns.restart_count == run.restart_count) | ((columns.restart_count == 0) & columns.submitted),
         columns.uid == uid,
     )
-    row = connection.execute(query).mappings().first()
+    row = connection.execute(query.order_by(columns.restart_count.desc()).limit(1)).mappings().first()
     if row is None:
         return None
-    offered, requested = json.loads(row["offered"]), frozenset(json.loads(row["requested"]))
+    is_own = row["restart_count"] == run.restart_count
+    requested = frozenset(json.loads(row["requested"]) if is_own else ())
     values = (row["uid"], row["workload"], row["trial"], bool(row["submitted"]))
-    return OfferedRun(run, *values, offered, requested, row["created"])
+    return OfferedRun(run, *values, json.loads(row["offered"]), requested, row["created"])
 
 
 def _run_row(offered: OfferedRun) -> dict[str, Any]:

@@ -168,6 +168,7 @@ def _submit(client: ControllerClient, args: argparse.Namespace) -> int:
     """
     from slurm_energy.slurm.sbatch import run_sbatch
 
+    _check_script(args.submit)
     answer = client.get(_path(), {"job": args.job})
     options = _options(answer.get("values") or {})
     if not answer.get("values"):
@@ -182,6 +183,24 @@ def _submit(client: ControllerClient, args: argparse.Namespace) -> int:
         return EXIT_OK
     emit([f"submitted job {job_id}" + (f" with {' '.join(options)}" if options else "")])
     return EXIT_OK
+
+
+def _check_script(path: Path) -> None:
+    """Check that a batch script is one job, whose run can be compared with earlier runs.
+
+    Raises:
+        UsageError: the script cannot be read, sbatch would reject it, or it is a job array or a
+            heterogeneous job.
+    """
+    from slurm_energy.slurm.batch_script import effective_options
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(str(path), error.strerror or str(error), "name a batch script") from None
+    if "array" in effective_options(str(path), content):
+        todo = "submit a job per task, or use sbatch"
+        raise UsageError(f"{path}: --array", "the tasks of a job array are not compared", todo)
 
 
 def _submission_values(trial: dict[str, Any]) -> list[tuple[str, int]]:

@@ -98,17 +98,19 @@ class Site:
         self.jobs[self.last_job] = AllocatedJob(self.last_job, rights.uid, 0, "cpu", "n1", flags)
         return self.last_job
 
-    async def request(self, job_id, *names):
+    async def request(self, job_id, *names, restarts=0):
         """Request the values `names` of a job from the fake controller, and return the values.
 
         The request is the one that senergyd of node n1 sends when a program in the job asks for its adjusted
         values.
         """
-        query = {"node": "n1", "job_id": str(job_id), "restart_count": "0", "requested": ",".join(names)}
+        self.jobs[job_id] = self.jobs[job_id]._replace(restart_count=restarts)
+        query = {"node": "n1", "job_id": str(job_id), "restart_count": str(restarts)}
+        query["requested"] = ",".join(names)
         return (await self.routes.values(query, SENDER))["values"]
 
-    def end(self, job_id, shape, rights=ALICE, *, policy="monitor", state="COMPLETED"):
-        """End a job of the test site and deliver its data.
+    def end(self, job_id, shape, rights=ALICE, *, policy="monitor", state="COMPLETED", restarts=0):
+        """End a job of the test site and deliver its data. `restarts` is the number of its earlier requeues.
 
         The record, the power trace and the observation are those of a training with the parameters `shape`.
         """
@@ -121,7 +123,7 @@ class Site:
             trace = data.pop("trace")
             data.pop("job")
             data |= {"uid": rights.uid, "user": rights.name, "policy": policy, "cluster": "c1"}
-            data |= {"fingerprint": FINGERPRINT, "restart_count": 0, "model": None}
+            data |= {"fingerprint": FINGERPRINT, "restart_count": restarts, "model": None}
             entry = {"record": data, "trace": trace, "observation": nodes[data["node"]]}
             self.accounting.deliver(entry, now=self.now)
         start, end = observation.context.start_s, observation.context.start_s + observation.context.elapsed_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from adjustment_examples import ALICE, Site, slow_loader, with_workers
+from adjustment_examples import ALICE, FINGERPRINT, Site, slow_loader, with_workers
 
 from slurm_energy import config as configuration
 
@@ -134,5 +134,44 @@ def test_values_that_a_user_applied_need_no_stored_permission(site):
         await site.routes.apply({"job": str(job_id), "permit": "workers=0..3"}, ALICE)
         await site.routes.permit({"permit": ""}, ALICE)
         assert await site.request(site.begin(), "workers") == {"workers": 3}
+
+    asyncio.run(play())
+
+
+def with_workers_and_cpus(values):
+    """Return the recorded steps of a training job whose CPUs and loader workers are adjusted."""
+    shape = slow_loader(values.get("workers", 1))
+    shape.cpus = shape.loop.cpus = values.get("cpus-per-task", 2)
+    return shape
+
+
+@pytest.mark.parametrize("requests_again", [True, False])
+def test_requeued_run_has_the_options_with_which_its_job_was_submitted(site, requests_again):
+    async def play():
+        await site.run(with_workers_and_cpus, "workers")
+        await site.routes.apply({"job": "101", "permit": "workers,cpus-per-task"}, ALICE)
+        values = (await site.routes.show({"job": "101"}, ALICE))["values"]
+        job_id = site.begin()
+        await site.routes.submitted({"job_id": job_id, "workload": FINGERPRINT}, ALICE)
+        await site.request(job_id, "workers")
+        own = {"workers": values["workers"]}
+        if requests_again:
+            assert await site.request(job_id, "workers", restarts=1) == own
+        site.end(job_id, with_workers_and_cpus(values), restarts=1)
+        await site.loop.verify()
+        (trial,) = (await site.routes.show({}, ALICE))["trials"]
+        assert (trial["state"], trial["controls"]) == ("kept" if requests_again else "unused", 0)
+        assert [run["job"] for run in trial["before"]] == ["101"]
+
+    asyncio.run(play())
+
+
+def test_requeued_run_of_a_plain_submission_gets_the_values_of_its_own_time(site):
+    async def play():
+        await site.run(with_workers, "workers")
+        job_id = site.begin()
+        assert await site.request(job_id, "workers") == {}
+        await site.routes.apply({"job": "101", "permit": "workers=0..3"}, ALICE)
+        assert await site.request(job_id, "workers", restarts=1) == {"workers": 3}
 
     asyncio.run(play())

@@ -6,6 +6,7 @@ The options are `--apply`, `--permit`, `--adjustments`, `--submit` and `--undo`.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import fake_controller
@@ -109,28 +110,61 @@ def test_list_shows_predicted_and_measured_gain(
     assert controller.asked == [(PATH, {}), (PATH, {"job": "12"})]
 
 
+def batch_script(directory: Path, lines: str) -> str:
+    """Write a batch script with the given #SBATCH lines, and return its path."""
+    path = directory / "train.sh"
+    path.write_text(f"#!/bin/bash\n{lines}\npython train.py\n")
+    return str(path)
+
+
 def test_submission_has_the_options_and_is_reported(
     controller: fake_controller.FakeController,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     commands = []
     monkeypatch.setattr(sbatch, "run_sbatch", lambda command, _: commands.append(command) or 77)
-    assert main(["diagnose", "12", "--submit", "train.sh"]) == 0
-    assert commands == [["sbatch", "--parsable", "--cpus-per-task=9", "train.sh"]]
+    script = batch_script(tmp_path, "#SBATCH --nodes=1")
+    assert main(["diagnose", "12", "--submit", script]) == 0
+    assert commands == [["sbatch", "--parsable", "--cpus-per-task=9", script]]
     body = {"job_id": 77, "workload": "0123456789abcdef"}
     assert controller.posted == [(f"{PATH}/submitted", body)]
     controller.answers[f"{PATH}/submitted"] = UnavailableError("controller", "it does not answer")
-    assert main(["diagnose", "12", "--submit", "train.sh"]) == 0
+    assert main(["diagnose", "12", "--submit", script]) == 0
     assert "job 77 is not compared" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("#SBATCH --array=1-4", "a job array are not compared"),
+        ("#SBATCH -N 1 -a 7", "a job array are not compared"),
+        ("#SBATCH -N 1\n#SBATCH hetjob\n#SBATCH -N 2", "heterogeneous job"),
+        (None, "No such file"),
+    ],
+)
+def test_a_script_of_several_jobs_is_not_submitted(
+    controller: fake_controller.FakeController,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    lines: str | None,
+    why: str,
+) -> None:
+    monkeypatch.setattr(sbatch, "run_sbatch", lambda *_: pytest.fail("submitted"))
+    script = str(tmp_path / "train.sh") if lines is None else batch_script(tmp_path, lines)
+    assert main(["diagnose", "12", "--submit", script]) == 2
+    error = capsys.readouterr().err
+    assert why in error and error.count("\n") == 1
+
+
 def test_options_of_a_submission_are_checked_on_this_side(
-    controller: fake_controller.FakeController, monkeypatch: pytest.MonkeyPatch
+    controller: fake_controller.FakeController, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sbatch, "run_sbatch", lambda *_: pytest.fail("submitted"))
     controller.answers[PATH] = OF_JOB | {"values": {"--uid=0 nodes": 1}}
-    assert main(["diagnose", "12", "--submit", "train.sh"]) == 2
+    assert main(["diagnose", "12", "--submit", batch_script(tmp_path, "")]) == 2
 
 
 def test_undo_names_what_was_undone(
