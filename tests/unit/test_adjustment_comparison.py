@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from adjustment_examples import ALICE, FINGERPRINT, Site, slow_loader, with_workers
 
 from slurm_energy import config as configuration
+from slurm_energy_lab.diagnosis_corpus.training_loop import step_times
 
 
 @pytest.fixture
@@ -15,11 +17,17 @@ def site(tmp_path, monkeypatch):
     return Site(tmp_path, monkeypatch)
 
 
-def contended(values):
-    """Return a training job whose loader gets no faster with more workers: its cause is elsewhere."""
+def contended(values, share=1.0):
+    """Return a training job whose loader gets no faster with more workers: its cause is elsewhere.
+
+    Args:
+        values: adjusted values by name.
+        share: CPU time of a sample, relative to that of `slow_loader`.
+    """
     shape = slow_loader(1)
     shape.loop.workers = values.get("workers", 1)
-    shape.loop.sample_cpu_s *= shape.loop.workers
+    shape.loop.sample_cpu_s *= shape.loop.workers * share
+    shape.elapsed_s = shape.startup_s + 1000 * step_times(shape.loop)[0].step
     return shape
 
 
@@ -173,5 +181,23 @@ def test_requeued_run_of_a_plain_submission_gets_the_values_of_its_own_time(site
         assert await site.request(job_id, "workers") == {}
         await site.routes.apply({"job": "101", "permit": "workers=0..3"}, ALICE)
         assert await site.request(job_id, "workers", restarts=1) == {"workers": 3}
+
+    asyncio.run(play())
+
+
+def test_value_near_an_undone_one_is_not_tried_by_policy_auto(site):
+    async def play():
+        async def tried_after(share):
+            await site.run(partial(contended, share=share), "workers", policy="auto")
+            await site.loop.verify()
+            await site.loop.start_automatic()
+            trials = (await site.routes.show({}, ALICE))["trials"]
+            return [(one["state"], one["adjustments"][0]["new"]) for one in trials]
+
+        await site.routes.permit({"permit": "workers=0..16"}, ALICE)
+        assert await tried_after(1.0) == [("pending", 4)]
+        assert await tried_after(1.0) == [("undone", 4)]
+        assert await tried_after(1.25) == [("undone", 4)]  # advises 5
+        assert await tried_after(2.0) == [("undone", 4), ("pending", 7)]
 
     asyncio.run(play())

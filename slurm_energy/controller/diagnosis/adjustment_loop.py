@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from slurm_energy.accounting import adjustments
@@ -21,12 +22,16 @@ from slurm_energy.controller.diagnosis.adjustment_trials import AUTOMATIC, SETTL
 from slurm_energy.controller.records.store import Store
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
 from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
+from slurm_energy.diagnosis.trials.verification import TrialVerdict
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.policies.catalogue import AUTO, catalogue
 
 _WINDOW_S: Final = 3600.0
 """Age up to which ended jobs are diagnosed. After a restart they are diagnosed again, without effect."""
+_REJECTED: Final = (TrialVerdict.UNDONE.value, TrialVerdict.UNUSED.value)
+_SAME_VALUE: Final = 0.25
+"""Maximum relative difference of a value from a rejected one that is not tried, such as 5 after 4 workers."""
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +178,21 @@ class AdjustmentLoop:
 
 
 def _is_new(proposal: AdjustmentProposal, earlier: list[StoredTrial]) -> bool:
-    """Return whether a proposal has other values than all earlier trials of the program."""
+    """Return whether policy `auto` may try a proposal, given the earlier trials of the program.
+
+    The advised values vary a little with the measured times. Without a tolerance, values that were undone or
+    not used would therefore be tried again and again.
+    """
     values = {one.kind.value: one.new for one in proposal.adjustments}
-    return all(own_values(AdjustmentTrial.from_json(trial.body)) != values for trial in earlier)
+    for trial in earlier:
+        tried = own_values(AdjustmentTrial.from_json(trial.body))
+        if values == tried or (trial.state in _REJECTED and _are_near(values, tried)):
+            return False
+    return True
+
+
+def _are_near(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    """Return whether two sets of adjusted values have the same kinds and nearly the same values."""
+    return one.keys() == other.keys() and all(
+        math.isclose(value, other[name], rel_tol=_SAME_VALUE) for name, value in one.items()
+    )
