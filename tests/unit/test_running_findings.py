@@ -190,6 +190,45 @@ def test_an_alert_is_sent_once_for_each_kind(monkeypatch: pytest.MonkeyPatch) ->
     assert alerts.send(60.0) == [(1, "idle-allocation")]
 
 
+class LiveNode:
+    """A node that sends live reports, and senergyctld's findings from these reports, with a test clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.live = LiveReports(Config, clock=lambda: self.now_s)
+        self.findings = RunningFindings(self.live, lambda: 1000.0 + 3600.0)
+
+    def report(self, now_s: float, *jobs: tuple[int, int, list[Any]]) -> None:
+        self.now_s = now_s
+        asyncio.run(self.live.receive(report("n1", *jobs), Sender()))
+
+
+@pytest.mark.parametrize("others", [[], [STALL | {"kind": "unused-cpu"}]])
+def test_an_alert_about_a_finding_that_comes_and_goes_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, others: list[Any]
+) -> None:
+    node = LiveNode()
+    alerts = Alerts(monkeypatch, node.findings)
+    node.report(0.0, (1, ALICE, [STALL, *others]))
+    assert len(alerts.send(0.0)) == 1 + len(others)
+    for now_s in range(60, 3600, 60):
+        node.report(now_s, (1, ALICE, others))
+        assert alerts.send(now_s) == []
+    node.report(3600.0, (1, ALICE, [STALL, *others]))
+    assert alerts.send(3600.0) == []
+
+
+def test_alerts_about_ended_jobs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = LiveNode()
+    alerts = Alerts(monkeypatch, node.findings)
+    node.report(0.0, (1, ALICE, [STALL]))
+    assert alerts.send(0.0) == [(1, "data-stall")]
+    node.report(1100.0)
+    assert alerts.send(1100.0) == []
+    node.report(1200.0, (1, ALICE, [STALL]))  # another job with the same id
+    assert alerts.send(1200.0) == [(1, "data-stall")]
+
+
 @pytest.mark.parametrize("values", [{"alert_share": 60.0}, {"alert_after_s": 4000.0}])
 def test_small_findings_and_young_jobs_raise_no_alert(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch

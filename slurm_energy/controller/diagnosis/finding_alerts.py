@@ -10,7 +10,7 @@ from typing import Final
 
 from slurm_energy.config.diagnosis_section import ALL_KINDS, DiagnosisConfig
 from slurm_energy.controller.diagnosis.alert_delivery import FindingAlert, run_command, send_mail
-from slurm_energy.controller.diagnosis.running_findings import JobWithFindings, RunningFindings
+from slurm_energy.controller.diagnosis.running_findings import JobWithFindings, RunKey, RunningFindings
 from slurm_energy.errors import EnergyError
 from slurm_energy.log_once import RepeatedFailureLog
 
@@ -19,7 +19,7 @@ _HOUR_S: Final = 3600.0
 _MEMORY_S: Final = 600.0
 """Time for which a job without live reports is remembered: its node may have lost the connection."""
 
-_AlertKey = tuple[str, int, int, str]
+_AlertKey = tuple[RunKey, str]
 
 
 class FindingAlerts:
@@ -71,18 +71,26 @@ class FindingAlerts:
 
     def _due(self, config: DiagnosisConfig) -> Iterator[FindingAlert]:
         """Yield the alerts about findings of jobs that are due and were not sent yet."""
-        now_s = self._clock()
+        self._forget_ended_jobs()
         for job in self._findings.jobs():
             elapsed_s = self._findings.elapsed_s(job)
             for finding in job.findings:
                 alert = FindingAlert(job, finding, elapsed_s)
-                key = _key(job, alert)
-                if key in self._sent:
-                    self._sent[key] = now_s
-                elif elapsed_s >= config.alert_after_s and _is_wanted(alert, config):
+                is_due = elapsed_s >= config.alert_after_s and _is_wanted(alert, config)
+                if is_due and _key(job, alert) not in self._sent:
                     yield alert
-        for key in [key for key, seen_s in self._sent.items() if now_s - seen_s > _MEMORY_S]:
-            del self._sent[key]
+
+    def _forget_ended_jobs(self) -> None:
+        """Forget the alerts about jobs that no live report has named for a while.
+
+        The alerts about a running job are remembered even if its finding has disappeared for the present.
+        """
+        now_s, running = self._clock(), self._findings.running()
+        for key, seen_s in list(self._sent.items()):
+            if key[0] in running:
+                self._sent[key] = now_s
+            elif now_s - seen_s > _MEMORY_S:
+                del self._sent[key]
 
     def _in_turns(self, alerts: Iterable[FindingAlert]) -> list[FindingAlert]:
         """Return alerts in an order that alternates between users.
@@ -127,7 +135,7 @@ class FindingAlerts:
 
 
 def _key(job: JobWithFindings, alert: FindingAlert) -> _AlertKey:
-    return job.cluster, job.job_id, job.restart_count, alert.finding.kind.value
+    return (job.cluster, job.job_id, job.restart_count), alert.finding.kind.value
 
 
 def _is_wanted(alert: FindingAlert, config: DiagnosisConfig) -> bool:

@@ -19,6 +19,9 @@ from slurm_energy.openmetrics.exposition import MetricFamily
 from slurm_energy.protocol.live_reports import FINDINGS_PATH
 from slurm_energy.protocol.query_parameters import refuse_unknown
 
+RunKey = tuple[str, int, int]
+"""Identity of a run of a job: cluster, job id and number of requeues."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobWithFindings:
@@ -76,13 +79,21 @@ class RunningFindings:
         self, is_visible: Callable[[NodeState, RunningRecord], bool] = lambda *_: True
     ) -> list[JobWithFindings]:
         """Return the running jobs with findings that are visible, sorted by cluster and job id."""
-        found: dict[tuple[str, int, int], list[tuple[NodeState, RunningRecord]]] = {}
+        found: dict[RunKey, list[tuple[NodeState, RunningRecord]]] = {}
         for state, record in self._records():
             if is_visible(state, record):
                 found.setdefault((state.cluster, record.job_id, record.restart_count), []).append(
                     (state, record)
                 )
         return [_job(found[key]) for key in sorted(found)]
+
+    def running(self) -> frozenset[RunKey]:
+        """Return the runs of jobs that the live reports of the nodes name, with or without findings."""
+        return frozenset(
+            (state.cluster, record.job_id, record.restart_count)
+            for state in self._live.nodes()
+            for record in state.records
+        )
 
     def elapsed_s(self, job: JobWithFindings) -> float:
         """Return the seconds since the start of a job."""
