@@ -80,6 +80,16 @@ def test_jobs_share_the_cheap_slots_by_capacity():
     assert sorted(result.accounts.start_s.tolist()) == [2 * HOUR, 3 * HOUR, 4 * HOUR]
 
 
+def test_a_job_that_arrives_at_the_start_of_a_time_slot_is_planned_once():
+    slot_s = DeferralOptions().slot_s
+    work = jobs_of([0, slot_s], [600, 600], [2 * HOUR, 2 * HOUR])
+    series = SignalSeries(0.0, slot_s, np.array([0.1, *[0.01] * 20]))
+    signals = SignalFeed({SignalName.PRICE: SignalSource(series, ForecastMode.PERFECT)})
+    result = engine.simulate(work, [NodeKind("n", 2, 2)], policy("fcfs"), settings_of("cheapest", signals))
+    assert result.accounts.start_s.tolist() == [slot_s, slot_s]
+    assert result.accounts.end_s.tolist() == [slot_s + 600, slot_s + 600]
+
+
 def test_a_checkpointable_job_pauses_in_expensive_hours():
     prices = [0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.9, 0.9]
     work = jobs_of([0], [3 * HOUR], [4 * HOUR], checkpointable=np.array([1]))

@@ -100,7 +100,8 @@ class DeferralControl:
         return True
 
     def _plan_new(self, _: None) -> None:
-        new, self._new = self._new, []
+        # If a job arrives at the start of a time slot, `_cycle` runs first and may release the job.
+        new, self._new = [job for job in self._new if job in self.held], []
         self._plan(new)
         self._request_cycle()
 
