@@ -24,6 +24,7 @@ from slurm_energy.simulator.constraints.constraint_schema import (
     read_tables,
 )
 from slurm_energy.simulator.deferral.deferral_schema import (
+    SIGNAL_FILES,
     DeferralSection,
     SignalsSection,
     check_signals,
@@ -134,8 +135,11 @@ class Scenario:
 
     def input_files(self) -> list[Path]:
         """Return the paths of all files that the scenario names."""
-        power = (self.power.budget_file, self.power.price_file, self.power.carbon_file)
-        return [*self.workload_files(), *(self.beside(name) for name in power if name)]
+        names = [self.power.budget_file, self.power.price_file, self.power.carbon_file]
+        names += [getattr(self.signals, key) for key in SIGNAL_FILES.values()]
+        for site in self.sites.values():
+            names += [site.price_file, site.carbon_file]
+        return [*self.workload_files(), *(self.beside(name) for name in names if name)]
 
     def nodes(self) -> list[NodeKind]:
         """Return the kinds of nodes of the scenario, as arguments of the simulation engine."""

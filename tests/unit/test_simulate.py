@@ -258,6 +258,28 @@ def test_an_interrupted_campaign_resumes_unless_the_scenario_changed(folder):
     assert seen[0] == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("table", "policy"),
+    [
+        ('[signals]\nprice_file = "series.csv"', "fcfs"),
+        ('[signals]\ncarbon_file = "series.csv"', "fcfs"),
+        ('[site.a]\nnodes = ["n"]\nprice_file = "series.csv"', "fcfs@home"),
+        ('[site.a]\nnodes = ["n"]\ncarbon_file = "series.csv"', "fcfs@home"),
+    ],
+)
+def test_a_stored_result_is_not_used_after_a_change_of_a_series(folder, table, policy):
+    text = SCENARIO.partition("[power]")[0] + table
+    scenario, total = scenarios.parse(text, folder / "s.toml"), "cost" if "price" in table else "carbon_kg"
+
+    def simulated(value):
+        rows = [f"{hour * 3600},{value},{value}" for hour in range(20)]
+        (folder / "series.csv").write_text("\n".join(["time_s,price,gco2_per_kwh", *rows]))
+        (result,) = campaign(scenario, [CampaignTask(policy, 0)], jobs=1, folder=folder / "out")
+        return result.summary[total]
+
+    assert simulated(1000) == pytest.approx(10 * simulated(100))
+
+
 def test_the_same_seed_gives_the_same_jobs_under_every_policy(folder):
     scenario = scenarios.read(str(folder / "models.toml"))
     one, two, other = (generate(scenario, seed, predict) for seed in (1, 1, 2))
