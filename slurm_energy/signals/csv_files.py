@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.csv_series import MAX_ROWS, TimedRows
-from slurm_energy.grid.series import usual_step_s
+from slurm_energy.grid.series import GridSeries, SeriesSource, usual_step_s
 from slurm_energy.grid.units import carbon_unit_factor, price_unit_factor
 from slurm_energy.quantities import shown
 from slurm_energy.signals.columns import SignalName
-from slurm_energy.signals.signal_series import SignalSeries
+from slurm_energy.signals.signal_series import SignalSeries, from_grid
 
 _TIME_COLUMNS: Final = ("datetime (utc)", "time", "timestamp", "time_s", "datetime")
 _RENEWABLE: Final = frozenset({"wnd", "sun", "wat", "geo", "bio"})
@@ -34,6 +35,10 @@ _GENERATION: Final = _RENEWABLE | {"oil", "ng", "col", "nuc", "oth"}
 _PRICE_UNIT: Final = re.compile(r"(?:.*\()?\s*(?P<unit>[a-z]{2,4}(?:/|_per_)(?:k|m)wh)\s*\)?", re.IGNORECASE)
 _CARBON_COLUMNS: Final = {"avg_ci": 1.0, "gco2_per_kwh": 1.0, "carbon_g_per_kwh": 1.0}
 _MAX_VALUE: Final = 1e12
+_MAX_DEVIATION: Final = 0.1
+"""Maximum deviation of the time of a row from equal spacing, as a share of a step."""
+_MIN_STEP_S: Final = 300.0
+"""Minimum step of a series with unequally spaced rows. Shorter steps would make forecasts slow."""
 _FORMAT: Final = "write a header such as time,EUR/MWh or time,g/kWh, and one row per hour"
 
 
@@ -54,8 +59,8 @@ class _Column:
 def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSeries:
     """Return a signal from the lines of a CSV text.
 
-    Each value holds until the next row. Rows need not be equidistant. The step of the series is the usual
-    time between two rows. Empty values and missing rows yield unknown values.
+    If the rows are equally spaced, the step of the series is the usual time between two rows, and missing
+    rows yield unknown values. If they are not, each value holds until the next row. Empty values are unknown.
 
     Args:
         lines: lines of the text.
@@ -78,12 +83,56 @@ def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSe
     if not times:
         raise UsageError(name, "has no rows", _FORMAT)
     step_s = usual_step_s(times)
-    rows = np.round((np.array(times) - times[0]) / step_s).astype(np.int64)
-    if rows[-1] > MAX_ROWS:
-        raise UsageError(name, f"covers more than {MAX_ROWS} steps of {step_s:g} s", "check the times")
+    _check_length(times, step_s, name)
+    rows = _equal_steps(times, step_s)
+    if rows is None:
+        return _held_values(times, values, _common_step_s(times) or step_s, name)
     column_values = np.full(int(rows[-1]) + 1, np.nan)
     column_values[rows] = values
     return SignalSeries(times[0], step_s, column_values, name)
+
+
+def _check_length(times: Sequence[float], step_s: float, name: str) -> None:
+    if (times[-1] - times[0]) / step_s > MAX_ROWS:
+        raise UsageError(name, f"covers more than {MAX_ROWS} steps of {step_s:g} s", "check the times")
+
+
+def _equal_steps(times: Sequence[float], step_s: float) -> NDArray[np.int64] | None:
+    """Return the number of the step of each row; None if the rows are not equally spaced.
+
+    Rows may be missing, and times may deviate by `_MAX_DEVIATION`.
+    """
+    steps = (np.array(times) - times[0]) / step_s
+    rows = np.round(steps).astype(np.int64)
+    is_regular = np.all(np.abs(steps - rows) <= _MAX_DEVIATION) and np.all(np.diff(rows) > 0)
+    return rows if is_regular else None
+
+
+def _common_step_s(times: Sequence[float]) -> float | None:
+    """Return the longest step that divides all distances of rows; None if it is below `_MIN_STEP_S`.
+
+    With this step, no value of the series is a mean of several rows.
+    """
+    step_s = int(np.gcd.reduce(np.round(np.array(times) - times[0]).astype(np.int64)))
+    return float(step_s) if step_s >= _MIN_STEP_S else None
+
+
+def _held_values(times: Sequence[float], values: Sequence[float], step_s: float, name: str) -> SignalSeries:
+    """Return a series in which each value holds until the next row.
+
+    The last value holds as long as the value before, but not longer than the usual time between two rows.
+    """
+    _check_length(times, step_s, name)
+    last_s = min(usual_step_s(times), times[-1] - times[-2])
+    ends = [*times[1:], times[-1] + last_s]
+    # Relative times, because the steps of `from_grid` begin at multiples of their length.
+    samples = [
+        (start - times[0], end - times[0], value)
+        for start, end, value in zip(times, ends, values, strict=True)
+        if not math.isnan(value)
+    ]
+    grid = GridSeries(SeriesSource(name), samples)
+    return from_grid(grid, 0.0, ends[-1] - times[0], step_s).shifted(times[0])
 
 
 def _columns(header: list[str], location: str, signal: SignalName) -> tuple[int, _Column]:

@@ -67,6 +67,51 @@ def test_price_files_are_read_with_their_headers():
     assert series.values[3] == pytest.approx(0.05)
 
 
+def read_prices(*rows: tuple[float, float | str]) -> SignalSeries:
+    lines = ["time_s,EUR/kWh", *(f"{time_s},{value}" for time_s, value in rows)]
+    return read_signal(lines, "prices.csv", SignalName.PRICE)
+
+
+def test_an_hourly_file_with_later_quarter_hours_keeps_every_row():
+    hours = [(hour * HOUR, 0.5) for hour in range(10)]
+    quarters = [(10 * HOUR + 900 * row, 0.1 * row) for row in range(4)]
+    series = read_prices(*hours, *quarters)
+    assert (series.step_s, series.end_s) == (900, 11 * HOUR)
+    assert series.values.tolist() == pytest.approx([0.5] * 40 + [0.0, 0.1, 0.2, 0.3])
+
+
+def test_a_tariff_with_two_unequal_periods_changes_at_the_times_of_its_rows():
+    day = 24 * HOUR
+    rows = [row for n in range(3) for row in ((n * day + 7 * HOUR, 0.3), (n * day + 22 * HOUR, 0.1))]
+    series = read_prices(*rows, (3 * day + 7 * HOUR, 0.3))
+    times = [7 * HOUR, 21.9 * HOUR, 22 * HOUR, day + 6.9 * HOUR, 2 * day + 22 * HOUR]
+    assert series.at(times) == pytest.approx([0.3, 0.3, 0.1, 0.1, 0.1])
+    assert np.isnan(series.at(6 * HOUR))
+
+
+def test_a_row_without_value_between_unequally_spaced_rows_is_unknown_until_the_next_row():
+    series = read_prices((0, 0.1), (HOUR, ""), (3 * HOUR, 0.2), (3.5 * HOUR, 0.3))
+    assert series.at([0, 0.9 * HOUR, 3 * HOUR, 3.6 * HOUR]) == pytest.approx([0.1, 0.1, 0.2, 0.3])
+    assert np.all(np.isnan(series.at([HOUR, 2.9 * HOUR, 4 * HOUR])))
+
+
+def test_rows_at_any_times_keep_the_mean_of_the_signal():
+    random = np.random.default_rng(2)
+    times = np.cumsum(random.uniform(100, 7000, 50))
+    values = random.uniform(0, 1, 50)
+    series = read_prices(*zip(times, values, strict=True))
+    assert len(series.values) <= 100
+    mean = np.sum(values[:-1] * np.diff(times)) / (times[-1] - times[0])
+    assert series.means([times[0], times[-1]])[0] == pytest.approx(mean, rel=0.02)
+
+
+def test_small_deviations_of_times_keep_the_step():
+    series = read_prices((0, 0.1), (3620, 0.2), (7190, 0.3), (4 * HOUR + 5, 0.4))
+    assert series.step_s == 3620
+    assert series.values.tolist()[:3] == [0.1, 0.2, 0.3]
+    assert np.isnan(series.values[3])
+
+
 def test_a_generation_mix_gives_renewable_share_and_intensity():
     lines = [
         "timestamp,WND,SUN,WAT,OIL,NG,COL,NUC,OTH,avg_CI",
@@ -110,6 +155,7 @@ def test_units_are_taken_from_the_header(header, signal, factor):
         (["time,EUR/MWh"], "f.csv: has no rows"),
         ([], "f.csv: is empty"),
         (["time,EUR/MWh", "0,1", "1,1", "2,1", "1e9,1"], "f.csv: covers more than"),
+        (["time,EUR/MWh", "0,1", "300,1", "900,1", "5e10,1"], "f.csv: covers more than"),
     ],
 )
 def test_faulty_files_are_refused_with_file_and_line(lines, reason):
