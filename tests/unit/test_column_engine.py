@@ -29,6 +29,7 @@ from slurm_energy.simulator.deferral.deferral_schema import DeferralSection
 from slurm_energy.simulator.kernels import column_engine, pending_bits
 from slurm_energy.simulator.kernels.compiled import compiled_entry
 from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.scenario_schema import PowerSection
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
 from slurm_energy.simulator.workloads.job_columns import CODES
 from slurm_energy.simulator.workloads.workload import Workload, workload
@@ -187,6 +188,8 @@ def test_compilation_is_for_campaigns_with_many_jobs(
         nodes=lambda: [NodeKind("n", 1, 1)],
         settings=lambda seed, deferral: settings,
         deferral=DeferralSection(),
+        power=PowerSection(),
+        sites={},
         policy_names=["zeus"],
         schedule=SimpleNamespace(seeds=seeds),
     )

@@ -95,7 +95,7 @@ seeds = 3
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "jobs.csv").write_text(JOBS)
-    (tmp_path / "price.csv").write_text("time_s,price\n0,100\n300,50\n")
+    (tmp_path / "price.csv").write_text("time_s,price\n0,100\n300,50\n900,50\n")
     (tmp_path / "small.toml").write_text(SCENARIO)
     (tmp_path / "models.toml").write_text(MODELS)
     return tmp_path
@@ -278,6 +278,16 @@ def test_a_stored_result_is_not_used_after_a_change_of_a_series(folder, table, p
         return result.summary[total]
 
     assert simulated(1000) == pytest.approx(10 * simulated(100))
+
+
+@pytest.mark.parametrize(
+    ("prices", "is_noted"),
+    [("0,100\n300,50\n", True), ("0,100\n300,50\n900,50\n", False), ("0,100\n", False)],
+)
+def test_prices_that_end_before_the_simulation_are_noted(folder, capsys, prices, is_noted):
+    (folder / "price.csv").write_text("time_s,price\n" + prices)
+    assert main(["simulate", str(folder / "small.toml"), "--jobs", "1"]) == 0
+    assert ("price.csv ends at 300 s, before the simulation" in capsys.readouterr().err) == is_noted
 
 
 def test_the_same_seed_gives_the_same_jobs_under_every_policy(folder):

@@ -32,6 +32,7 @@ from slurm_energy.simulator.deferral.signal_costs import signal_costs
 from slurm_energy.simulator.inputs import LoadedWorkload, WorkloadFormat, read_workload
 from slurm_energy.simulator.kernels import column_engine, fast_path
 from slurm_energy.simulator.power.step_function import integral_of_product, read_steps
+from slurm_energy.simulator.results.run_notes import series_notes
 from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.scenario_schema import WorkloadSection
@@ -203,7 +204,8 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     else:
         outcome = simulate(prepared.workload, scenario.nodes())
     calls = observed_calls(chosen.name).notes(chosen.name)
-    return replace(outcome, notes=[*prepared.notes, *outcome.notes, *calls])
+    series = series_notes(scenario, outcome.end_s)
+    return replace(outcome, notes=[*prepared.notes, *outcome.notes, *series, *calls])
 
 
 def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
