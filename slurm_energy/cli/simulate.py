@@ -223,7 +223,9 @@ class _Progress:
 
 def _same_command(args: argparse.Namespace) -> list[str]:
     """Return the arguments of this command for an array task, with absolute paths."""
-    scenario = str(Path(args.scenario).absolute()) if Path(args.scenario).exists() else args.scenario
+    from slurm_energy.simulator.scenario_files import shipped
+
+    scenario = args.scenario if args.scenario in shipped() else str(Path(args.scenario).absolute())
     command = [sys.executable, "-m", "slurm_energy.cli.main", "simulate", scenario]
     command += ["--out", str(args.out.absolute())]
     for flag in ("workload", "policy_file"):

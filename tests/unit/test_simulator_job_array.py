@@ -59,14 +59,41 @@ SLURM = {
 }
 
 
+def put_command(folder, name, script):
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.slow
+def test_the_results_of_an_array_are_found_although_the_paths_were_relative(folder, monkeypatch, capsys):
+    put_command(
+        *(folder, "sbatch"),
+        'for task in 0 1; do for word; do case "$word" in --wrap=*)'
+        ' SLURM_ARRAY_TASK_ID=$task sh -c "${word#--wrap=}" >&2;; esac; done; done; echo 77',
+    )
+    put_command(folder, "squeue", "")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    assert main(["simulate", "small.toml", "--workload", "jobs.csv", "--out", "out", "--slurm"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["fcfs", "zeus"]
+
+
+def test_an_array_simulates_a_shipped_scenario_beside_a_file_of_the_same_name(folder, monkeypatch):
+    put_command(folder, "sbatch", 'echo "$@" > "$0.arguments"; exit 1')
+    (folder / "replay").touch()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    assert main(["simulate", "replay", "--workload", "jobs.csv", "--out", "out", "--slurm"]) == 4
+    assert " simulate replay --out " in (folder / "sbatch.arguments").read_text()
+
+
 def array_command(folder, *before, **scripts):
     """Start `senergy simulate` in the background, which submits two simulations as a job array.
 
     The Slurm commands are fakes that do nothing.
     """
     for name, script in (SLURM | scripts).items():
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
+        put_command(folder, name, script)
     default_signals = ["env", "--default-signal=INT,TERM,HUP"]  # background jobs of a shell ignore interrupts
     command = [
         *default_signals,

@@ -278,12 +278,16 @@ class ResultCache:
 
 
 def _file_state(path: Path) -> list[Any]:
-    """Return the path, size and modification time of a file; only the path if the file cannot be read."""
+    """Return the path, size and modification time of a file; only the path if the file cannot be read.
+
+    The path is absolute, because the tasks of a job array get absolute paths instead of the user's.
+    """
+    name = str(path.absolute())
     try:
         state = path.stat()
     except OSError:
-        return [str(path)]
-    return [str(path), state.st_size, state.st_mtime_ns]
+        return [name]
+    return [name, state.st_size, state.st_mtime_ns]
 
 
 def campaign(
