@@ -90,6 +90,15 @@ def test_a_job_that_arrives_at_the_start_of_a_time_slot_is_planned_once():
     assert result.accounts.end_s.tolist() == [slot_s + 600, slot_s + 600]
 
 
+def test_a_job_is_held_for_weeks_after_the_last_arrival():
+    day_s = 24 * HOUR
+    falling_prices = [0.4 - 0.01 * (hour // 24) for hour in range(24 * 33)]
+    rules = settings_of("cheapest", feed(falling_prices), slot_s=day_s)
+    work = jobs_of([0], [HOUR], [31 * day_s])
+    result = engine.simulate(work, [NodeKind("n", 1, 1)], policy("fcfs"), rules)
+    assert result.accounts.start_s.tolist() == [31 * day_s]
+
+
 def test_a_checkpointable_job_pauses_in_expensive_hours():
     prices = [0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.9, 0.9]
     work = jobs_of([0], [3 * HOUR], [4 * HOUR], checkpointable=np.array([1]))

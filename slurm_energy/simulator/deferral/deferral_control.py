@@ -250,8 +250,10 @@ class DeferralControl:
         first = max(first, self._arrived - _MAX_ARRIVALS)
         rows = np.arange(first, self._arrived)
         shapes = self._shape[rows]
+        # Without an arrival in the history, no row follows, and the start of the history has no effect.
+        since_s = float(work.submit_s[min(first, work.count - 1)])
         history = ArrivalHistory(
-            *(float(work.submit_s[first]), work.submit_s[rows], work.predicted_time_s[shapes]),
+            *(since_s, work.submit_s[rows], work.predicted_time_s[shapes]),
             *(work.units[shapes].astype(np.float64), work.hardware[shapes]),
             np.nan_to_num(work.slack_s[rows]),
         )
