@@ -257,8 +257,11 @@ def _changed(scenario: Scenario, args: argparse.Namespace) -> Scenario:
     from slurm_energy.simulator.campaigns import sweeps
 
     schedule, workload = scenario.schedule, scenario.workload
-    if args.policies:
-        schedule = replace(schedule, policies=[name for name in args.policies.split(",") if name])
+    if args.policies is not None:
+        policies = [name for name in args.policies.split(",") if name]
+        if not policies:
+            raise UsageError("--policies", "names no policy", "e.g. fcfs,zeus")
+        schedule = replace(schedule, policies=policies)
     if args.seeds:
         schedule = replace(schedule, seeds=args.seeds)
     if args.workload:

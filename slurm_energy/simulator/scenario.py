@@ -288,6 +288,8 @@ def check(scenario: Scenario, reader: TableReader) -> None:
     if scenario.sites and scenario.constraints:
         table = next(name for name in TABLES if getattr(scenario.constraints, name))
         raise reader.fail(table, "", "is not possible with several sites", "remove the tables [site.NAME]")
+    if not scenario.schedule.policies:
+        raise reader.fail("schedule", "policies", "is empty", 'e.g. ["fcfs", "zeus"]')
     discipline = scenario.schedule.discipline
     if discipline not in set(Discipline):
         raise reader.fail(

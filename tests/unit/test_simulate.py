@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
-from slurm_energy.errors import ConfigError, NotFoundError
+from slurm_energy.errors import ConfigError, NotFoundError, UnavailableError
 from slurm_energy.reports import simulation_page
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator import scenario_files
@@ -280,6 +280,13 @@ def test_a_stored_result_is_not_used_after_a_change_of_a_series(folder, table, p
     assert simulated(1000) == pytest.approx(10 * simulated(100))
 
 
+def test_a_result_that_cannot_be_stored_is_an_error_with_the_path(folder):
+    scenario = scenarios.read(str(folder / "small.toml"))
+    (folder / "out/runs/fcfs-0.new").mkdir(parents=True)
+    with pytest.raises(UnavailableError, match=r"out/runs/fcfs-0.json: Is a directory"):
+        campaign(scenario, [CampaignTask("fcfs", 0)], jobs=1, folder=folder / "out")
+
+
 @pytest.mark.parametrize(
     ("prices", "is_noted"),
     [("0,100\n300,50\n", True), ("0,100\n300,50\n900,50\n", False), ("0,100\n", False)],
@@ -436,6 +443,7 @@ def test_a_sweep_changes_every_model(folder):
         ("workload.hours=", "is not KEY=VALUE"),
         ("hours=1", "no such key: hours"),
         ("workload.hour=1", "workload.hour: unknown key"),
+        ("schedule.policies=[]", "schedule.policies: is empty"),
         ("workload.hours=-1", "workload.hours: must be from"),
         ("schedule.checkpoint_s=inf", "schedule.checkpoint_s: must be a finite number"),
         ("cluster.m.nodes=1", "no such key"),
@@ -456,6 +464,7 @@ def test_a_bad_sweep_is_one_line(folder, capsys, sweep, message):
             ('discipline = "easy"', 'discipline = "eager"'),
             "small.toml:11: schedule.discipline: one of strict",
         ),
+        (('policies = ["fcfs", "zeus"]', "policies = []"), "small.toml:10: schedule.policies: is empty"),
         (('policies = ["fcfs", "zeus"]', "policies = [1]"), "schedule.policies: must be a list of strings"),
         (('file = "jobs.csv"', ""), "jobs come from a file or from"),
         (("[power]", "[powr]"), r"small.toml:12: \[powr\]: unknown section"),
@@ -492,6 +501,8 @@ def test_a_bad_model_is_named_with_its_own_line(folder):
         (["nowhere.toml"], 3, "nowhere.toml: No such file"),
         ([], 2, "no scenario given"),
         (["small.toml", "--policies", "zuse"], 6, "policy 'zuse' is not known: did you mean zeus?"),
+        (["small.toml", "--policies", ","], 2, "--policies: names no policy"),
+        (["small.toml", "--out", "jobs.csv"], 4, "jobs.csv/runs: Not a directory: name a writable folder"),
         (["small.toml", "--seeds", "0"], 2, "--seeds: 0 is not a positive number"),
         (["broken.toml"], 2, "gone.csv: No such file or directory: name a workload file"),
     ],

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from slurm_energy import __version__
-from slurm_energy.errors import UsageError
+from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling import load_file, policy
 from slurm_energy.scheduling.policy_guard import forget_calls, observed_calls
@@ -247,6 +248,9 @@ class ResultCache:
     Without a folder the cache stores nothing. A stored result is valid only for the same release of
     slurm-energy, the same scenario text, the same policy file, and input files of the same size and
     modification time.
+
+    Raises:
+        UnavailableError: the folder cannot be created, or a result cannot be written.
     """
 
     def __init__(self, folder: Path | None, scenario: Scenario, policy_file: Path | None = None) -> None:
@@ -255,7 +259,8 @@ class ResultCache:
         text = json.dumps([__version__, asdict(scenario.workload), scenario.text, files])
         self._digest = hashlib.sha256(text.encode()).hexdigest()
         if self._folder:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            with _reported_as_unavailable(self._folder):
+                self._folder.mkdir(parents=True, exist_ok=True)
 
     def recall(self, task: CampaignTask) -> RunResult | None:
         """Return the stored result of a task; None if no valid result is stored."""
@@ -273,8 +278,17 @@ class ResultCache:
             return
         path = self._folder / f"{result.policy}-{result.seed}.json"
         aside = path.with_suffix(".new")
-        aside.write_text(json.dumps({"digest": self._digest, "result": asdict(result)}))
-        aside.replace(path)
+        with _reported_as_unavailable(path):
+            aside.write_text(json.dumps({"digest": self._digest, "result": asdict(result)}))
+            aside.replace(path)
+
+
+@contextmanager
+def _reported_as_unavailable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(str(path), error.strerror or str(error), "name a writable folder") from None
 
 
 def _file_state(path: Path) -> list[Any]:
