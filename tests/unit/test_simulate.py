@@ -386,6 +386,26 @@ def test_parts_of_a_file_by_seed(folder):
     np.testing.assert_array_equal(second.deadline_s + 150, whole.deadline_s[15:30])
 
 
+@pytest.mark.parametrize(
+    ("part_jobs", "seeds", "notes"),
+    [
+        (15, 1, []),
+        (15, 2, ["last jobs of the file that are in no part: 10 of 40"]),
+        (20, 2, []),
+        (20, 4, ["seeds from 2 on repeat jobs of earlier seeds (jobs: 40)"]),
+        (90, 1, []),
+        (90, 2, ["seeds from 1 on repeat jobs of earlier seeds (jobs: 40)"]),
+        (0, 2, []),
+    ],
+)
+def test_repeated_and_omitted_parts_of_a_file_are_noted_once(folder, capsys, part_jobs, seeds, notes):
+    text = SCENARIO.replace('file = "jobs.csv"', f'file = "jobs.csv"\npart_jobs = {part_jobs}')
+    (folder / "small.toml").write_text(text)
+    assert main(["simulate", str(folder / "small.toml"), "--seeds", str(seeds), "--jobs", "1"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("part_jobs: ")[2] for line in said if "part_jobs" in line] == notes
+
+
 def test_one_scenario_extends_another(folder):
     (folder / "base.toml").write_text(SCENARIO)
     (folder / "deep").mkdir()

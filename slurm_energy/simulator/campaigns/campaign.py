@@ -173,7 +173,11 @@ def prepare(scenario: Scenario, task: CampaignTask, predict: Predict | None = No
         raise UsageError(
             f"policy {shown(task.policy)}", "jobs of several sites cannot be deferred", "use +off"
         )
-    return PreparedRun(work, settings, chosen, placement, loaded.notes() if loaded else [])
+    notes = []
+    if loaded is not None:
+        part_jobs = scenario.workload.part_jobs
+        notes = [*loaded.notes(), *_part_notes(loaded.workload.count, part_jobs, task.seed)]
+    return PreparedRun(work, settings, chosen, placement, notes)
 
 
 def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> SimulationResult:
@@ -446,3 +450,24 @@ def _part(work: Workload, jobs: int, seed: int) -> Workload:
     cut |= {name: getattr(work, name)[shapes] for name in SHAPE_COLUMNS}
     cut["first"] = work.first[start : start + jobs + 1] - work.first[start]
     return replace(work, names=work.names[rows], **cut)
+
+
+def _part_notes(count: int, jobs: int, seed: int) -> list[str]:
+    """Return remarks on repeated parts of a workload file and on jobs in no part.
+
+    A seed beyond the number of parts repeats a part. The seed of the last part states how many jobs follow.
+
+    Args:
+        count: number of jobs in the file.
+        jobs: number of jobs per part; 0 means that the file is not divided.
+        seed: seed of the simulation.
+    """
+    if not jobs:
+        return []
+    parts = max(1, count // jobs)
+    omitted = count - parts * jobs
+    if seed >= parts:
+        return [f"workload.part_jobs: seeds from {parts} on repeat jobs of earlier seeds (jobs: {count})"]
+    if seed == parts - 1 and omitted > 0:
+        return [f"workload.part_jobs: last jobs of the file that are in no part: {omitted} of {count}"]
+    return []
