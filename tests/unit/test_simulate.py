@@ -406,6 +406,25 @@ def test_repeated_and_omitted_parts_of_a_file_are_noted_once(folder, capsys, par
     assert [line.rpartition("part_jobs: ")[2] for line in said if "part_jobs" in line] == notes
 
 
+def test_means_state_for_how_many_seeds_the_total_is_known(folder, capsys):
+    hour_s = 3600
+    times = ((0, hour_s), (10, hour_s), (20, 9 * hour_s))  # prices are known for 3 h
+    (folder / "jobs.csv").write_text(
+        "submit_s,units,time_s,power_watts\n" + "\n".join(f"{at},8,{time_s},1000" for at, time_s in times)
+    )
+    prices = "\n".join(f"{n * hour_s},0.1" for n in range(3))
+    (folder / "price.csv").write_text("time_s,EUR/kWh\n" + prices)
+    text = SCENARIO.partition("[power]")[0] + '[signals]\nprice_file = "price.csv"\n'
+    (folder / "small.toml").write_text(text.replace('"jobs.csv"', '"jobs.csv"\npart_jobs = 1'))
+    for seeds, cell in ((2, "0.12±0.00"), (3, "0.12±0.00 (2/3)")):
+        command = ["simulate", str(folder / "small.toml"), "--seeds", str(seeds), "--jobs", "1"]
+        assert main([*command, "--policies", "fcfs"]) == 0
+        header, row = (
+            [c for c in line.split("  ") if c] for line in capsys.readouterr().out.splitlines()[1:]
+        )
+        assert row[[name.strip() for name in header].index("cost")].strip() == cell
+
+
 def test_one_scenario_extends_another(folder):
     (folder / "base.toml").write_text(SCENARIO)
     (folder / "deep").mkdir()

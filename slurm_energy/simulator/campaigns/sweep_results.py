@@ -7,7 +7,7 @@ result over the two swept parameters (axes).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -115,9 +115,9 @@ def _label(point: Sequence[Any]) -> str:
     return ", ".join(map(shown_value, point))
 
 
-def _mean(row: Mapping[str, tuple[float, float] | None], total: str) -> float | None:
-    pair = row.get(total)
-    return None if pair is None else pair[0]
+def _mean(row: Means, total: str) -> float | None:
+    value = row.get(total)
+    return None if value is None else value.mean
 
 
 def _plain(value: Any) -> Any:

@@ -68,9 +68,11 @@ def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
     figure, axes = labelled_figure("Throughput and energy", "energy (kWh)", "jobs per hour")
     for index, (name, row) in enumerate(means.items()):
         if row.get("energy_kwh") and row.get("jobs_per_hour"):
-            (x, dx), (y, dy) = row["energy_kwh"], row["jobs_per_hour"]
+            x, y = row["energy_kwh"], row["jobs_per_hour"]
             look = {"color": policy_colour(index), "fmt": _MARKERS[index % len(_MARKERS)]}
-            axes.errorbar(x, y, xerr=dx, yerr=dy, capsize=2, elinewidth=0.7, label=name, **look)
+            axes.errorbar(
+                *(x.mean, y.mean, y.deviation, x.deviation), capsize=2, elinewidth=0.7, label=name, **look
+            )
     _legend(axes)
     return figure
 
@@ -103,7 +105,7 @@ def bars(means: Mapping[str, Mapping[str, Any]], figure_name: str, title: str) -
     if not rows:
         return None
     figure, axes = labelled_figure(title, "", "")
-    heights, errors = [mean for mean, _ in rows.values()], [deviation for _, deviation in rows.values()]
+    heights, errors = [row.mean for row in rows.values()], [row.deviation for row in rows.values()]
     colours = [policy_colour(list(means).index(name)) for name in rows]
     axes.bar(list(rows), heights, yerr=errors, capsize=3, width=0.6, color=colours, ecolor=_INK)
     axes.set_ylim(bottom=0)

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -104,15 +104,33 @@ def _without_nan(values: np.ndarray) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
 
 
-def mean_and_deviation(summaries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float] | None]:
+class SeedMean(NamedTuple):
+    """Mean of a total over simulations with different seeds.
+
+    Attributes:
+        mean: mean over the simulations that have a value.
+        deviation: standard deviation; 0 if only one simulation has a value.
+        known: number of simulations that have a value.
+        seeds: number of all simulations.
+    """
+
+    mean: float
+    deviation: float
+    known: int
+    seeds: int
+
+
+def mean_and_deviation(summaries: Iterable[Mapping[str, Any]]) -> dict[str, SeedMean | None]:
     """Return mean and standard deviation of each total over several simulations.
 
     The entry of a total is None if no simulation has a value for it.
     """
     listed = list(summaries)
-    result: dict[str, tuple[float, float] | None] = {}
+    result: dict[str, SeedMean | None] = {}
     for name in listed[0] if listed else ():
         values = [float(row[name]) for row in listed if row.get(name) is not None]
         deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-        result[name] = (float(np.mean(values)), deviation) if values else None
+        result[name] = (
+            SeedMean(float(np.mean(values)), deviation, len(values), len(listed)) if values else None
+        )
     return result

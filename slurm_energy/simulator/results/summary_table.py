@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slurm_energy.simulator.campaigns.campaign import RunResult
-from slurm_energy.simulator.results.result_files import mean_and_deviation
+from slurm_energy.simulator.results.result_files import SeedMean, mean_and_deviation
 
-Means = Mapping[str, tuple[float, float] | None]
+Means = Mapping[str, SeedMean | None]
 """Mean and standard deviation by name of the quantity."""
 
 _COLUMNS = {
@@ -88,17 +88,21 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
     return ["  ".join(put(i, word) for i, word in enumerate(line)).rstrip() for line in lines]
 
 
-def _is_informative(value: tuple[float, float] | None, name: str) -> bool:
+def _is_informative(value: SeedMean | None, name: str) -> bool:
     """Return whether the summary table gets a column for the total `name`.
 
     An unknown total gets no column. Some totals get a column only if their mean is above 0.
     """
-    return value is not None and (name not in _ONLY_IF_ANY or value[0] > 0)
+    return value is not None and (name not in _ONLY_IF_ANY or value.mean > 0)
 
 
-def _cell(value: tuple[float, float] | None, name: str, several: bool) -> str:
+def _cell(value: SeedMean | None, name: str, several: bool) -> str:
+    """Return a mean as text, with the number of known values if some seeds have none: `3.1±0.2 (2/3)`."""
     if value is None:
         return "-"
     _, factor, digits = _COLUMNS[name]
-    mean, deviation = value[0] * factor, value[1] * factor
-    return f"{mean:.{digits}f}±{deviation:.{digits}f}" if several else f"{mean:.{digits}f}"
+    mean, deviation = value.mean * factor, value.deviation * factor
+    text = (
+        f"{mean:.{digits}f}±{deviation:.{digits}f}" if several and value.known > 1 else f"{mean:.{digits}f}"
+    )
+    return text if value.known == value.seeds else f"{text} ({value.known}/{value.seeds})"
