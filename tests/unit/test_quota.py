@@ -499,6 +499,8 @@ def test_users_see_the_quotas_of_their_accounts_and_their_own(tmp_path: Path) ->
         assert await seen(Rights(1, "dora", False)) == set()
         coordinator = Rights(2, "erin", False, frozenset({"physics"}))
         assert await seen(coordinator) == {("physics", None), ("physics", "alice")}
+        of_child_account = Rights(3, "fred", False, frozenset({"optics"}))
+        assert await seen(of_child_account) == {("physics", None), ("optics", "bob")}
         assert len(await seen(OPERATOR)) == 4
         changes = (await routes.changes({}, BOB))["changes"]
         assert {change["account"] for change in changes} == {"optics"}

@@ -244,11 +244,15 @@ def visible_uses(standings: QuotaStandings, accounts: Mapping[str, bool] | None,
     """
     if accounts is None:
         return list(standings.uses)
-    return [
-        use
-        for use in standings.uses
-        if any(
-            account in use.accounts and (coordinates or use.quota.user in ("", user))
-            for account, coordinates in accounts.items()
-        )
-    ]
+    return [use for use in standings.uses if _may_see(use, accounts, user)]
+
+
+def _may_see(use: QuotaUse, accounts: Mapping[str, bool], user: str) -> bool:
+    """Return whether a user with the given accounts may see a quota.
+
+    A coordinator of an account has no rights over the accounts above it: the quota of another user in one of
+    these is hidden, although the jobs of the coordinated account count towards it.
+    """
+    if use.quota.user not in ("", user):
+        return accounts.get(use.quota.account, False)
+    return not use.accounts.isdisjoint(accounts)
