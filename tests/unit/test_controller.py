@@ -32,6 +32,7 @@ from slurm_energy.controller import policy_file
 from slurm_energy.controller.http import authorization, dispatcher, identity, job_routes, server
 from slurm_energy.controller.http.authorization import PrivilegedUsers
 from slurm_energy.controller.http.node_hosts import NodeHosts
+from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.records import deliveries
 from slurm_energy.controller.records.enrichment import Enrichment, QuerySchedule
 from slurm_energy.controller.records.store import Store
@@ -70,14 +71,14 @@ class Controller:
     munged need not run.
     """
 
-    def __init__(self, directory: Path, text: str = CONFIG, location: str = "") -> None:
+    def __init__(self, directory: Path, text: str = CONFIG, location: str = "", groups=()) -> None:
         self.config = configuration.parse(text)
         self.store = Store(location or directory / "senergy.db")
         access, _ = PrivilegedUsers.from_config(self.config.controller)
         failures = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
         self.memory = HistoryCache(self.store, failures, retention_days=365.0)
         self.server = server.ControllerServer(
-            self.config, access, self.store, failures, lambda: {"enrichment": {}}, self.memory
+            self.config, access, self.store, failures, lambda: {"enrichment": {}}, self.memory, groups=groups
         )
 
     def session(self, story):
@@ -374,6 +375,24 @@ def test_bodies_are_decoded_outside_the_event_loop(controller, monkeypatch):
 
     assert controller.session(story)
     assert len(threads) == 4 and threading.current_thread() not in threads
+
+
+@pytest.mark.parametrize("cost", ["light", "costly"])
+def test_parameters_of_each_inquiry_may_be_in_a_body(tmp_path, monkeypatch, cost):
+    async def ask(query, rights):
+        return {"query": query, "scope": rights.scope}
+
+    open_munge.install(monkeypatch)
+    controller = Controller(tmp_path, groups=[RouteGroup(**{cost: {"/v1/example": ask}})])
+    long = {"node": ",".join(f"node{number:05d}" for number in range(10_000))}
+
+    async def story(c):
+        assert (await c.get("/v1/example?node=n1"))[1] == {"query": {"node": "n1"}, "scope": "all"}
+        answer = await c.post(long, uid=ALICE, target="/v1/example/search")
+        assert answer == (200, {"query": long, "scope": "own"})
+        return True
+
+    assert controller.session(story)
 
 
 @pytest.mark.parametrize(

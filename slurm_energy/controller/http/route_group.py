@@ -12,7 +12,10 @@ from typing import Any
 from slurm_energy.controller.http.authorization import Rights
 
 Inquiry = Callable[[dict[str, str], Rights], Awaitable[Mapping[str, Any]]]
-"""Answers a GET request from its query parameters."""
+"""Answers an inquiry from its parameters.
+
+The parameters are those of `GET path`, or the JSON body of `POST path/search`.
+"""
 
 Change = Callable[[dict[str, Any], Rights], Awaitable[Mapping[str, Any]]]
 """Carries out a POST request, whose body is a JSON object."""

@@ -149,8 +149,10 @@ class ControllerServer:
         gets = self._inquiries(limits) | self._agent_inquiries(limits)
         posts = self._posted_inquiries(limits) | self._agent_reports(limits)
         for group in self._route_groups:
-            gets |= {path: Route(self._asking(ask), limits.light) for path, ask in group.light.items()}
-            gets |= {path: Route(self._asking(ask), limits.costly) for path, ask in group.costly.items()}
+            for limiter, inquiries in ((limits.light, group.light), (limits.costly, group.costly)):
+                for path, ask in inquiries.items():
+                    gets[path] = Route(self._asking(ask), limiter)
+                    posts[f"{path}/search"] = Route(self._asking(ask), limiter, MAX_SEARCH_BYTES)
             for limiter, changes in ((limits.light, group.changes), (limits.costly, group.costly_changes)):
                 for path, change in changes.items():
                     posts[path] = Route(self._changing(change), limiter, MAX_CHANGE_BYTES)
