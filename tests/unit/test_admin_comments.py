@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from store_examples import Accounting, item, job
+from store_examples import NOW, Accounting, item, job
 
 from slurm_energy.accounting.history.ended_jobs import EndedJob, ended_jobs
 from slurm_energy.controller.records.admin_comments import KEY, comment_text, is_free
@@ -87,3 +87,16 @@ def test_jobs_without_records_or_with_equal_times_hide_no_others(tmp_path):
             found, after, more = ended_jobs(connection, after, limit=2)
             seen += [one.job_id for one in found]
     assert seen == [4, 5, 6, 7]
+
+
+def test_a_job_is_complete_when_its_last_node_delivers_however_late(tmp_path):
+    store = Accounting(tmp_path)
+    facts = {one.job_id: one for one in (job(1, nodes=2), job(2))}
+    after, seen = (0.0, 0), []
+    for passed_s, job_id, node in ((0.0, 1, "n1"), (15.0, 2, "n1"), (30.0, 1, "n2")):
+        store.deliver(item(job_id=job_id, node=node), now=NOW + passed_s)
+        store.learn(facts[job_id], now=NOW + passed_s)
+        with store.connect(read_only=True) as connection:
+            found, after, _ = ended_jobs(connection, after)
+        seen.append([(one.job_id, one.nodes) for one in found])
+    assert seen == [[], [(2, 1)], [(1, 2)]]

@@ -1,7 +1,7 @@
 """Read finished jobs with complete records, in the order in which their job facts last changed.
 
-Job facts are Slurm's own data about a job. The order lets a reader continue after the last job that it has
-read.
+Job facts are Slurm's own data about a job. They count as changed when a further record of the job arrives.
+The order lets a reader continue after the last job that it has read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EndedJob(NamedTuple):
     """A finished job with the sums of its records.
 
     Attributes:
-        updated: Unix seconds of the last change of the job's facts.
+        updated: Unix seconds of the last change of the job's facts, or of the arrival of its last record.
         cluster, job_id, submit, display_id: identity of the job.
         energy_joules: energy on all nodes; None if the energy of a node is unknown.
         start, end: earliest start and latest end of the records, Unix seconds.
@@ -62,9 +62,8 @@ class EndedJobs(NamedTuple):
 def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
     """Return a batch of finished jobs that follow a position in the order of their last change.
 
-    Only jobs whose records have all arrived are returned. An incomplete job is left out now. The next
-    call reads it again, except in two cases: this call returns a job that follows it in the order, or
-    this call has read `limit` jobs.
+    Only jobs whose records have all arrived are returned. An incomplete job is left out. Its next record
+    moves it to the end of the order, where a later call reads it again.
 
     Args:
         connection: connection to the database.
@@ -84,7 +83,7 @@ def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> E
     is_later = or_(_jobs.updated > updated, and_(_jobs.updated == updated, _jobs.id > row_id))
     query = select(*columns).where(_jobs.finished, _jobs.updated >= updated, is_later)
     rows = connection.execute(query.order_by(_jobs.updated, _jobs.id).limit(limit)).fetchall()
-    found, last = [], after
+    found = []
     for row in rows:
         own = (_records.job == row.id, _records.step == "")
         values = select(_records.energy_joules, _records.start, _records.end, _records.policy).where(*own)
@@ -102,6 +101,5 @@ def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> E
                 len(records),
             )
         )
-        last = row.updated, row.id
-    is_full = len(rows) == limit
-    return EndedJobs(found, (rows[-1].updated, rows[-1].id) if is_full else last, is_full)
+    last = (rows[-1].updated, rows[-1].id) if rows else after
+    return EndedJobs(found, last, len(rows) == limit)

@@ -117,7 +117,7 @@ def store(
 
 _JobKey = tuple[str, int]
 _STORED: Final = select(
-    *(jobs.c[name] for name in ("id", "cluster", "job_id", "submit", "finished", *_COLUMNS))
+    *(jobs.c[name] for name in ("id", "cluster", "job_id", "submit", "finished", "updated", *_COLUMNS))
 )
 _UNLINKED: Final = select(
     *(records.c[name] for name in ("id", "cluster", "job_id", "restart_count", "start"))
@@ -175,34 +175,37 @@ class _FactsWriter:
             facts = choose_run(runs, record["restart_count"], record["start"])
             if facts is None or (facts.start is None and not _is_settled(facts, self._now)):
                 continue
-            row, _ = self._write(key[0], facts)
+            row, _ = self._write(key[0], facts, has_new_record=True)
             names = {"account": facts.account, "partition": facts.partition, "user": facts.user}
             changed = {name: value for name, value in names.items() if value is not None}
             self._connection.execute(_LINK, {"row": record["id"], "job": row, **changed})
             self.linked += 1
         return self.linked > linked
 
-    def _write(self, cluster: str, facts: JobFacts) -> tuple[int, bool]:
+    def _write(self, cluster: str, facts: JobFacts, *, has_new_record: bool = False) -> tuple[int, bool]:
         """Store facts unless they are stored already. Return the row id and whether the row changed.
 
-        The facts of a running job always count as changed, because the column `updated` states the age of the
-        facts.
+        The column `updated` is written once per transaction in two cases. The facts of a running job always
+        count as changed, because the column states the age of the facts. A job with a new record counts as
+        changed, because readers that follow the order of this column look again whether the job is complete.
         """
         submit = facts.submit or 0.0
         stored = self._stored.setdefault((cluster, facts.job_id), {})
         values = {name: getattr(facts, name) for name in _COLUMNS}
         values["finished"] = facts.finished and _is_settled(facts, self._now)
+        dated = {**values, "updated": self._now}
         row = stored.get(submit)
         if row is None:
             key = {"cluster": cluster, "job_id": facts.job_id, "submit": submit}
-            new = self._connection.execute(_INSERT, {**key, **values, "updated": self._now})
+            new = self._connection.execute(_INSERT, {**key, **dated})
             assert new.inserted_primary_key is not None
-            stored[submit] = {**values, "id": int(new.inserted_primary_key[0])}
+            stored[submit] = {**dated, "id": int(new.inserted_primary_key[0])}
             return stored[submit]["id"], True
-        if facts.end is not None and all(row[name] == value for name, value in values.items()):
+        needs_date = (facts.end is None or has_new_record) and row["updated"] != self._now
+        if not needs_date and all(row[name] == value for name, value in values.items()):
             return row["id"], False
-        self._connection.execute(_UPDATE, {"row": row["id"], **values, "updated": self._now})
-        row.update(values)
+        self._connection.execute(_UPDATE, {"row": row["id"], **dated})
+        row.update(dated)
         return row["id"], True
 
 
