@@ -10,10 +10,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.cli import acct_options, connection
+from slurm_energy.cli.job_footprints import job_footprints
 from slurm_energy.cli.output import note
 from slurm_energy.errors import UnavailableError
-from slurm_energy.grid.footprint import Footprint, GridFactors
-from slurm_energy.protocol.grid_requests import grid_factors
 from slurm_energy.protocol.live_reports import RUNNING_PATH
 from slurm_energy.protocol.untuned_runs import (
     MAX_PROGRAMS,
@@ -27,7 +26,6 @@ from slurm_energy.quantities import shown
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.acct import acct_fields, acct_row_fields
 from slurm_energy.reports.acct.rows import AcctRow, VisibleJobs, joined, program_of
-from slurm_energy.reports.labels.reserved_hardware import reservation_of
 from slurm_energy.reports.usage import AccountedRecord, JobInfo, JobUsage, summarise
 from slurm_energy.slurm import sacct
 from slurm_energy.slurm.release import Release
@@ -212,22 +210,13 @@ def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[A
 def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
     """Return the rows of `senergy acct` with the emissions and the cost of their energy.
 
-    The energy of a job is assumed to be spread evenly over the job's run time.
+    The rows stay as they are if the site has configured no figure from which these follow.
     """
-    usages = [row.usage for row in rows if row.usage is not None]
-    if not usages:
+    footprints = job_footprints(client, [row.usage for row in rows if row.usage is not None])
+    if not footprints or footprints[0].factors.is_empty:
         return list(rows)
-    start, end = min(usage.start for usage in usages), max(usage.end for usage in usages)
-    factors = grid_factors(client, start, end)
-    if all(part is None for part in (factors.carbon, factors.price, factors.pue, factors.embodied)):
-        return list(rows)
-    return [replace(row, footprint=_footprint(row.usage, factors)) for row in rows]
-
-
-def _footprint(usage: JobUsage | None, factors: GridFactors) -> Footprint | None:
-    if usage is None:
-        return None
-    return factors.footprint([(usage.start, usage.end, usage.energy_joules)], reservation_of(usage))
+    following = iter(footprints)
+    return [row if row.usage is None else replace(row, footprint=next(following)) for row in rows]
 
 
 def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:

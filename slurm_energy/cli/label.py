@@ -99,14 +99,12 @@ def _job(controller: ControllerClient, job_id: str) -> JobUsage:
 
 def _footprint(controller: ControllerClient, job: JobUsage) -> Footprint | None:
     """Return emissions and cost; None with a note if the controller returns no factors."""
-    from slurm_energy.protocol.grid_requests import grid_factors
-    from slurm_energy.reports.labels.reserved_hardware import reservation_of
+    from slurm_energy.cli.job_footprints import job_footprints
 
     if job.energy_joules is None:
         return None
     try:
-        factors = grid_factors(controller, job.start, job.end)
+        return job_footprints(controller, [job])[0]
     except EnergyError as error:
         note(f"emissions and cost are unknown: {error}")
         return None
-    return factors.footprint([(job.start, job.end, job.energy_joules)], reservation_of(job))

@@ -59,6 +59,10 @@ class GridFactor:
         value = self.series.at(time_s) if self.series else None
         return value if value is not None or self.fallback is None else self.fallback.at(time_s)
 
+    def is_constant_between(self, start_s: float, end_s: float) -> bool:
+        """Return whether the carbon intensity or price is the same from a time to a later or equal time."""
+        return self.series is None or self.series.is_constant_between(start_s, end_s)
+
     def amount(self, parts: Iterable[EnergyPart]) -> GridAmount:
         """Return the emissions or the cost of an amount of energy.
 

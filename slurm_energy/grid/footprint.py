@@ -196,6 +196,19 @@ class GridFactors:
     embodied: EmbodiedCarbon | None = None
     currency: str = DEFAULT_CURRENCY
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the site has configured neither carbon intensity, price, PUE nor embodied emissions."""
+        return all(part is None for part in (self.carbon, self.price, self.pue, self.embodied))
+
+    def are_constant(self, start_s: float, end_s: float) -> bool:
+        """Return whether carbon intensity and price are the same from a time to a later or equal time.
+
+        The footprint then depends only on the sum of the energy.
+        """
+        present = (factor for factor in (self.carbon, self.price) if factor is not None)
+        return all(factor.is_constant_between(start_s, end_s) for factor in present)
+
     def footprint(self, parts: Iterable[EnergyPart], reservation: Reservation | None = None) -> Footprint:
         """Return the emissions and cost of energy. The PUE adds the energy of cooling and losses.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -120,6 +120,14 @@ class GridSeries:
         """Return the value at a time; None if unknown."""
         row = bisect_right(self._starts, time_s) - 1
         return self._values[row] if row >= 0 and time_s < self._ends[row] else None
+
+    def is_constant_between(self, start_s: float, end_s: float) -> bool:
+        """Return whether the value is the same from a time to a later or equal time, or always unknown."""
+        first = bisect_right(self._starts, start_s) - 1
+        last = bisect_left(self._starts, end_s) - 1
+        if last > first:
+            return False
+        return first < 0 or end_s <= self._ends[first] or start_s >= self._ends[first]
 
     def integrate(self, start_s: float, end_s: float) -> SeriesIntegral:
         """Return the integral from a time to a later or equal time."""

@@ -20,7 +20,7 @@ from slurm_energy.slurm import admin_comment
 from slurm_energy.slurm.admin_comment import AdminComment, read_admin_comments, write_admin_comment
 from slurm_energy.slurm.command import CommandFailedError
 
-JOB = EndedJob(5.0, "c1", 12, 1.0, "12", 3600.0, 100.0, 136.0, "edp", 1)
+JOB = EndedJob(5.0, "c1", 12, 1.0, "12", 3600.0, 100.0, 136.0, "edp", 1, [(100.0, 136.0, 3600.0)])
 
 
 @pytest.mark.parametrize(

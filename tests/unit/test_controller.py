@@ -21,6 +21,7 @@ import open_munge
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from open_munge import CONTROLLER, credential, signed
+from period_examples import period
 from slurm_answers import fixed_width_text
 from store_examples import NOW, item, job, record
 
@@ -377,6 +378,30 @@ def test_bodies_are_decoded_outside_the_event_loop(controller, monkeypatch):
     assert len(threads) == 4 and threading.current_thread() not in threads
 
 
+def test_energy_by_time_is_visible_with_the_records_of_the_job(controller):
+    periods = [period(start, jobs={(1, 0): {"cpu": energy_uj}}) for start, energy_uj in ((0, 10), (3600, 30))]
+    sent = item(job_id=1, uid=ALICE, start=1800.0, end=7200.0)
+    record_id = sent["record"]["record_id"]
+
+    async def story(c):
+        delivery = {"items": [{"period": one.to_json()} for one in periods]}
+        assert (await c.post(delivery, target="/v1/periods"))[1]["rejected"] == []
+        assert (await c.post({"items": [sent]}))[1]["accepted"] == [record_id]
+        body = {"record_ids": [record_id, "unknown"]}
+        status, answer = await c.post(body, uid=ALICE, target="/v1/energy-parts")
+        assert (status, answer["scope"], set(answer["parts"])) == (200, "own", {record_id})
+        first, second = answer["parts"][record_id]
+        assert first == pytest.approx([1800.0, 3600.0, 12.5])
+        assert second == pytest.approx([3600.0, 7200.0, 37.5])
+        assert (await c.post(body, uid=BOB, target="/v1/energy-parts"))[1]["parts"] == {}
+        for wrong in ({}, {"record_ids": "a"}, {"record_ids": [1]}, {"record_ids": ["a"] * 1001}):
+            answer = await c.post(wrong, uid=ALICE, target="/v1/energy-parts")
+            assert refused(answer, 400, 2, "record_ids")
+        return True
+
+    assert controller.session(story)
+
+
 @pytest.mark.parametrize("cost", ["light", "costly"])
 def test_parameters_of_each_inquiry_may_be_in_a_body(tmp_path, monkeypatch, cost):
     async def ask(query, rights):
@@ -401,6 +426,7 @@ def test_parameters_of_each_inquiry_may_be_in_a_body(tmp_path, monkeypatch, cost
         ("/v1/predict", ALICE, 1 << 20),
         ("/v1/predict", OPERATOR, 1 << 20),
         ("/v1/untuned-runs", ALICE, 1 << 20),
+        ("/v1/energy-parts", ALICE, 1 << 20),
         ("/v1/records/search", ALICE, 256 << 10),
         ("/v1/records", AGENT, 16 << 20),
     ],

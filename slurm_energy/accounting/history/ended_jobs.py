@@ -7,11 +7,14 @@ The order lets a reader continue after the last job that it has read.
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import Connection, Row, and_, or_, select
 
 from slurm_energy.accounting.schema import tables
+from slurm_energy.accounting.usage.job_parts import parts_of_records
+from slurm_energy.grid.factor import EnergyPart
 
 BATCH: Final = 50
 _jobs, _records = tables.jobs.c, tables.records.c
@@ -27,6 +30,7 @@ class EndedJob(NamedTuple):
         start, end: earliest start and latest end of the records, Unix seconds.
         policy: energy policy.
         nodes: number of nodes.
+        parts: energy by time; a single part if its division by time is unknown.
     """
 
     updated: float
@@ -39,6 +43,7 @@ class EndedJob(NamedTuple):
     end: float
     policy: str
     nodes: int
+    parts: Sequence[EnergyPart]
 
 
 Position = tuple[float, int]
@@ -70,36 +75,32 @@ def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> E
         after: attribute `last` of the previous batch.
         limit: maximum number of jobs to read.
     """
-    columns = (
-        _jobs.id,
-        _jobs.updated,
-        _jobs.cluster,
-        _jobs.job_id,
-        _jobs.submit,
-        _jobs.display_id,
-        _jobs.nodes,
-    )
+    names = ("id", "updated", "cluster", "job_id", "submit", "display_id", "nodes")
     updated, row_id = after
     is_later = or_(_jobs.updated > updated, and_(_jobs.updated == updated, _jobs.id > row_id))
-    query = select(*columns).where(_jobs.finished, _jobs.updated >= updated, is_later)
+    query = select(*(_jobs[name] for name in names)).where(_jobs.finished, _jobs.updated >= updated, is_later)
     rows = connection.execute(query.order_by(_jobs.updated, _jobs.id).limit(limit)).fetchall()
-    found = []
-    for row in rows:
-        own = (_records.job == row.id, _records.step == "")
-        values = select(_records.energy_joules, _records.start, _records.end, _records.policy).where(*own)
-        records = connection.execute(values.order_by(_records.node, _records.id)).fetchall()
-        if not records or len(records) < (row.nodes or 1):
-            continue
-        joules = [record.energy_joules for record in records]
-        found.append(
-            EndedJob(
-                *(row.updated, row.cluster, row.job_id, row.submit, row.display_id),
-                None if None in joules else math.fsum(joules),
-                min(record.start for record in records),
-                max(record.end for record in records),
-                records[0].policy,
-                len(records),
-            )
-        )
+    found = [job for row in rows if (job := _ended_job(connection, row)) is not None]
     last = (rows[-1].updated, rows[-1].id) if rows else after
     return EndedJobs(found, last, len(rows) == limit)
+
+
+def _ended_job(connection: Connection, row: Row[Any]) -> EndedJob | None:
+    """Return the job with the facts in `row`; None if records of the job are missing."""
+    names = ("record_id", "energy_joules", "start", "end", "policy")
+    query = select(*(_records[name] for name in names)).where(_records.job == row.id, _records.step == "")
+    records = connection.execute(query.order_by(_records.node, _records.id)).fetchall()
+    if not records or len(records) < (row.nodes or 1):
+        return None
+    joules = [record.energy_joules for record in records]
+    energy = None if None in joules else math.fsum(joules)
+    start, end = min(record.start for record in records), max(record.end for record in records)
+    parts: Sequence[EnergyPart] | None = None
+    if energy is not None:
+        record_id = records[0].record_id
+        parts = parts_of_records(connection, [record_id], None).get(record_id)
+    return EndedJob(
+        *(row.updated, row.cluster, row.job_id, row.submit, row.display_id),
+        *(energy, start, end, records[0].policy, len(records)),
+        parts or [(start, end, energy)],
+    )

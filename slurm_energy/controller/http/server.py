@@ -42,6 +42,7 @@ from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.controller.queue import priority_routes
 from slurm_energy.controller.queue.priority_loop import PriorityLoop
+from slurm_energy.controller.records import energy_parts_route
 from slurm_energy.controller.records.deliveries import DeliveryReceiver, read_object
 from slurm_energy.controller.records.period_deliveries import PERIODS_PATH, PeriodReceiver
 from slurm_energy.controller.records.store import Store
@@ -58,6 +59,7 @@ from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.protocol import budget_requests
 from slurm_energy.protocol.adjustment_requests import VALUES_PATH
+from slurm_energy.protocol.energy_parts import PARTS_PATH
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_BYTES, RUNNING_PATH
 from slurm_energy.protocol.observation_requests import OBSERVATION_ROUTE
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
@@ -194,6 +196,7 @@ class ControllerServer:
             f"{RUNNING_PATH}/search": Route(self._get_running, limits.light, MAX_SEARCH_BYTES),
             "/v1/predict": Route(self._post_predict, limits.costly, MAX_PREDICTION_BYTES),
             UNTUNED_PATH: Route(self._post_untuned_runs, limits.costly, MAX_PREDICTION_BYTES),
+            PARTS_PATH: Route(self._post_energy_parts, limits.costly, MAX_PREDICTION_BYTES),
             budget_requests.SET_PATH: Route(self._changing(self._budget.set), limits.light, MAX_CHANGE_BYTES),
         }
 
@@ -240,6 +243,10 @@ class ControllerServer:
 
     async def _post_untuned_runs(self, _: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         return await untuned_routes.find(body, caller.rights, functools.partial(self._records.read, caller))
+
+    async def _post_energy_parts(self, _: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+        read = functools.partial(self._records.read, caller)
+        return await energy_parts_route.find(body, caller.rights, read)
 
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         requested = RecordSelection.from_query(await _query(request, body))

@@ -87,7 +87,8 @@ class AdminCommentWriter:
             comment = texts.get((job.job_id, float(int(job.submit))))
             if comment is not None and is_free(comment):
                 factors = await self._factors(job.start, job.end)
-                text = comment_text(job, factors, parse_comment_flags(comment.text))
+                flags = parse_comment_flags(comment.text)
+                text = await asyncio.to_thread(comment_text, job, factors, flags)
                 await asyncio.to_thread(write_admin_comment, job.job_id, job.cluster, text, self._run)
                 await asyncio.sleep(1 / _MAX_RATE_PER_S)
         self._after = last
@@ -108,7 +109,7 @@ def comment_text(job: EndedJob, factors: GridFactors, flags: dict[str, str]) -> 
     Unknown values are null. sacctmgr replaces each quotation mark by a backtick. The texts in the object
     must therefore contain no backticks.
     """
-    footprint = factors.footprint([(job.start, job.end, job.energy_joules)])
+    footprint = factors.footprint(job.parts)
     elapsed_s = job.end - job.start
     watts = None if job.energy_joules is None or elapsed_s <= 0 else job.energy_joules / elapsed_s
     figures = {
