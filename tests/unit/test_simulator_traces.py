@@ -126,6 +126,14 @@ def test_sacct_sizes_with_suffixes_and_gpus(tmp_path):
     assert read_workload(path, ["n"], WorkloadFormat(units="gpus")).workload.units[0] == 3
 
 
+def test_a_dot_marks_a_step_only_in_the_job_id(tmp_path):
+    head, times = "User|Submit|ElapsedRaw|NNodes\n", "|2026-01-01T00:00:00|600|1\n"
+    path = put(tmp_path, "w.txt", f"{head}ann.smith{times}bob{times}")
+    assert read_workload(path, ["n"]).workload.users == ("ann.smith", "bob")
+    path = put(tmp_path, "steps.txt", f"JobID|{head}7|ann.smith{times}7.0|{times}")
+    assert read_workload(path, ["n"]).workload.users == ("ann.smith",)
+
+
 def test_several_files_are_merged_on_one_clock_or_appended(tmp_path):
     first = put(tmp_path, "a.csv", "submit_s,time_s,units,user\n100,1,1,ann\n200,2,1,bob\n")
     second = put(tmp_path, "b.csv", "submit_s,time_s,units,deadline_s\n150,3,1,500\n")

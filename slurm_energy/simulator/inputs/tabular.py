@@ -275,7 +275,8 @@ def _number(value: Any) -> float:
 def _sacct_lines(rows: Iterator[Record], names: list[str], where: str, units: str) -> Iterator[Line]:
     """Yield the jobs in the parsable output of sacct.
 
-    Job steps are skipped, because the line of a job already includes its steps.
+    Job steps are skipped, because the line of a job already includes its steps. Steps are recognised by the
+    dot in their job id, so output without a job id must not contain steps (`sacct -X`).
     """
     sizes = {"cpus": ("AllocCPUS", "NCPUS"), "gpus": ("AllocTRES", "ReqTRES")}.get(units)
     columns = _SACCT if sizes is None else {k: v for k, v in _SACCT.items() if v != "units"}
@@ -299,7 +300,7 @@ def _sacct_lines(rows: Iterator[Record], names: list[str], where: str, units: st
         if len(fields) != len(names):
             yield number, {"submit_s": None}
             continue
-        if "." in fields[present.get("job_id", 0)]:
+        if "job_id" in present and "." in fields[present["job_id"]]:
             continue
         yield (
             number,
