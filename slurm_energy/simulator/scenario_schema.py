@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_energy.config.value_checks import between, key
+from slurm_energy.config.value_checks import between, key, one_of
 from slurm_energy.power_saving.power_down_rule import PowerSavingRules
 
 _RULES = PowerSavingRules()
@@ -13,6 +13,12 @@ _share = between(0, 1)
 _not_negative = between(0, 1e15)
 OUTLIERS = ("drop", "clip")
 """Treatment of jobs beyond the bounds on size and time in `[trace]`."""
+WORKLOAD_FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
+
+
+def _format(value: str) -> str | None:
+    """Check the format of workload files: return None, or the fault. An empty text is valid."""
+    return one_of(*WORKLOAD_FORMATS)(value) if value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,11 @@ class WorkloadSection:
     append: bool = key(
         False, "Each further file begins at the last submission of the one before it; else: one clock."
     )
-    format: str = key("", "swf, csv, sacct, sacct-json or senergy; empty: by the file's name.")
+    format: str = key("", "swf, csv, sacct, sacct-json or senergy; empty: by the file's name.", _format)
     columns: dict[str, str] = key({}, "Name of each column in the CSV file, by our name.")
-    sacct_units: str = key("nodes", "Unit of job sizes in accounting: nodes, cpus or gpus.")
+    sacct_units: str = key(
+        "nodes", "Unit of job sizes in accounting: nodes, cpus or gpus.", one_of("nodes", "cpus", "gpus")
+    )
     watts_per_unit: float = key(0.0, "Power of a job per unit if the file has none.", _not_negative)
     time_scale: float = key(1.0, "Factor for all times of the file.", _positive)
     part_jobs: int = key(

@@ -498,6 +498,14 @@ def test_a_bad_sweep_is_one_line(folder, capsys, sweep, message):
     ("change", "message"),
     [
         (("nodes = 2", "nodes = 0"), r"small.toml:3: cluster.n.nodes: must be from 1 to 1e\+07, not 0"),
+        (
+            ("[schedule]", 'sacct_units = "gpu"\n[schedule]'),
+            "small.toml:9: workload.sacct_units: must be one of nodes, cpus, gpus, not 'gpu'",
+        ),
+        (
+            ("[schedule]", 'format = "json"\n[schedule]'),
+            "small.toml:9: workload.format: must be one of swf, csv, sacct, sacct-json, senergy",
+        ),
         (("units = 4", "unit = 4"), "small.toml:4: cluster.n.unit: unknown key: did you mean 'units'"),
         (
             ('discipline = "easy"', 'discipline = "eager"'),

@@ -228,13 +228,15 @@ def test_sacct_json_of_old_and_new_releases(tmp_path):
     new["time"] = {"submission": 1100, "elapsed": 30, "limit": {"set": True, "number": 5}}
     new["tres"] = {
         "consumed_energy": {"set": True, "number": 3000},
-        "allocated": [{"type": "cpu", "count": 8}],
+        "allocated": [{"type": "cpu", "count": 8}, {"type": "gres", "name": "gpu", "count": 3}],
     }
     path = put(tmp_path, "dump.json", json.dumps({"jobs": [old, new]}))
     work = read_workload(path, ["n"]).workload
     assert list(work.submit_s) == [0, 100] and list(work.units) == [2, 1]
     assert list(work.time_limit_s) == [600, 300]
     assert list(work.power_watts) == [0, 100]
+    for units, size in (("cpus", 8), ("gpus", 3)):  # the old job states neither
+        assert list(read_workload(path, ["n"], WorkloadFormat(units=units)).workload.units) == [size]
     path.write_text('{"jobs": [1]}')
     with pytest.raises(UsageError, match="is not the JSON of sacct"):
         read_workload(path, ["n"])

@@ -384,7 +384,7 @@ def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
     """Return the values of a job in `sacct --json`, by the column names of `WorkloadRows`."""
     time = job["time"]
     limit = _plain(time.get("limit"))
-    size = job.get("allocation_nodes") if units == "nodes" else _requested_cpus(job)
+    size = job.get("allocation_nodes") if units == "nodes" else _allocated(job, units)
     values = {
         "job_id": str(job["job_id"]),
         "user": job.get("user") or "",
@@ -408,9 +408,11 @@ def _state(state: Any) -> str:
     return str((current[0] if current else "") if isinstance(current, list) else current or "")
 
 
-def _requested_cpus(job: Mapping[str, Any]) -> float | None:
+def _allocated(job: Mapping[str, Any], units: str) -> float | None:
+    """Return the number of allocated CPUs or GPUs of a job in the JSON of sacct; None if it states none."""
+    resource = ("gres", "gpu") if units == "gpus" else ("cpu", "")
     for entry in (job.get("tres") or {}).get("allocated") or []:
-        if entry.get("type") == "cpu":
+        if (entry.get("type"), entry.get("name") or "") == resource:
             return _plain(entry.get("count"))
     return None
 

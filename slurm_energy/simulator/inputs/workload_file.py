@@ -13,10 +13,8 @@ from slurm_energy.simulator.inputs.input_problems import MAX_ROWS, InputProblems
 from slurm_energy.simulator.inputs.line_reader import plain_suffix
 from slurm_energy.simulator.inputs.trace_selection import select
 from slurm_energy.simulator.inputs.workload_rows import WorkloadRows, build, merged, usable
-from slurm_energy.simulator.scenario_schema import TraceSection
+from slurm_energy.simulator.scenario_schema import WORKLOAD_FORMATS, TraceSection
 from slurm_energy.simulator.workloads.workload import Workload
-
-FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ class WorkloadFormat:
     """Format of workload files, and conversions of the values in them.
 
     Attributes:
-        form: format, one of `FORMATS`. If empty, the suffix of the file name selects it (`.swf`, `.json`,
-            else CSV).
+        form: format, one of `WORKLOAD_FORMATS`. If empty, the suffix of the file name selects it (`.swf`,
+            `.json`, else CSV).
         renamed: maps column names of `WorkloadRows` to column names in a CSV file.
         watts_per_unit: power of a job per unit in watts if the file contains no power.
         units: unit of job sizes in accounting files: `nodes`, `cpus`, or `gpus`.
@@ -87,8 +85,9 @@ def read_workload(
     """
     how = how or WorkloadFormat()
     paths = [path] if isinstance(path, Path) else list(path)
-    if how.form and how.form not in FORMATS:
-        raise UsageError(f"format '{how.form[:40]}' is not known", todo=f"one of {', '.join(FORMATS)}")
+    if how.form and how.form not in WORKLOAD_FORMATS:
+        todo = f"one of {', '.join(WORKLOAD_FORMATS)}"
+        raise UsageError(f"format '{how.form[:40]}' is not known", todo=todo)
     problems = InputProblems(paths[0], strict, max_rows=how.max_rows)
     tables: list[WorkloadRows] = []
     for file in paths:
