@@ -345,6 +345,16 @@ def test_repeated_jobs_are_skipped_and_reused_ids_reported(tmp_path):
     assert f"{path}:5: the job id occurs before: taken as another job" in loaded.notes()
 
 
+def test_jobs_of_the_same_id_are_shapes_of_one_job_only_with_the_same_user_and_submission(tmp_path):
+    lines = ["5,ann,0,600,1", "5,ann,0,400,2", "5,bob,0,400,2", "5,bob,90000,7200,4"]
+    text = "\n".join(["job_id,user,submit_s,time_s,units", *lines])
+    loaded = read_workload(put(tmp_path, "w.csv", text), ["n"])
+    work = loaded.workload
+    assert list(np.diff(work.first)) == [2, 1, 1] and list(work.time_s) == [600, 400, 400, 7200]
+    assert [work.users[user] for user in work.user] == ["ann", "bob", "bob"]
+    assert loaded.notes()[0].endswith(":4: the job id occurs before: taken as another job (and 1 more)")
+
+
 def damaged(draw, content: bytes) -> bytes:
     """Return a file content with random damage: bytes are replaced, removed, inserted or cut off."""
     data = bytearray(content)

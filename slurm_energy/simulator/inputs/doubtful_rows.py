@@ -50,7 +50,8 @@ def _repeated(rows: WorkloadRows) -> tuple[Bools, Bools]:
     if len(np.unique(named)) == len(named):
         return nothing, nothing
     columns = (rows.submit_s, rows.time_s, rows.units, rows.power_watts, rows.batch, rows.deadline_s)
-    keys = [_codes(rows.hardware), *(np.nan_to_num(column, nan=-1.0) for column in columns), rows.identity]
+    texts = (_codes(rows.hardware), _codes(rows.user))
+    keys = [*texts, *(np.nan_to_num(column, nan=-1.0) for column in columns), rows.identity]
     order = np.lexsort((np.arange(rows.count), *keys))
     same = rows.identity[order][1:] != -1
     for column in keys:

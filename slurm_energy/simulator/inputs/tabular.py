@@ -6,6 +6,7 @@ Each line of a CSV file is one shape of a job, that is, one way to run it.
 from __future__ import annotations
 
 import json
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -185,8 +186,8 @@ def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: boo
     Args:
         lines: values of each line.
         problems: record to which skipped lines are added.
-        several_shapes: whether adjacent lines with the same job id are shapes (alternative ways to
-            run) of one job.
+        several_shapes: whether adjacent lines with the same job id, user and time of submission are shapes
+            (alternative ways to run) of one job.
     """
     parts: list[_RowBlock] = []
     block = _RowBlock()
@@ -208,7 +209,9 @@ def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: boo
     identity = np.concatenate([part.identity for part in parts])
     rows = np.arange(len(identity))
     if several_shapes and len(rows):
-        same = (identity[1:] == identity[:-1]) & (identity[1:] != -1)
+        submit_s, users = columns["submit_s"], words["user"]
+        same = (identity[1:] == identity[:-1]) & (identity[1:] != -1) & (submit_s[1:] == submit_s[:-1])
+        same &= np.fromiter(map(operator.eq, users[1:], users), np.bool_, len(same))
         rows = np.cumsum(np.concatenate([[0], ~same]))
     line_numbers = np.concatenate([np.array(part.numbers, np.int64) for part in parts])
     return WorkloadRows(line=line_numbers, job=rows, identity=identity, **words, **columns)
