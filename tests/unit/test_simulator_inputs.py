@@ -99,6 +99,12 @@ def test_csv_with_shapes_deadlines_and_power(tmp_path):
     assert work.users == ("ann", "bob")
 
 
+def test_names_follow_their_jobs_into_the_order_of_submission(tmp_path):
+    text = "job_id,name,user,submit_s,time_s,units\n1,late,ann,100,60,1\n2,early,bob,0,70,1\n"
+    work = read_workload(put(tmp_path, "w.csv", text), ["n"]).workload
+    assert work.names == ("early", "late") and [work.users[user] for user in work.user] == ["bob", "ann"]
+
+
 @pytest.mark.parametrize(("name", "text"), [("w.csv", "submit_s,time_s,units\n1,2,3\n"), ("w.swf", SWF)])
 def test_a_byte_order_mark_is_ignored(tmp_path, name, text):
     path = tmp_path / name

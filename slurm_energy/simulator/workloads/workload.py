@@ -252,6 +252,8 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
     starts, order, rows = _in_order(np.asarray(job["submit_s"], np.float64), first)
     ordered: dict[str, Any] = {name: _column(name, values, order) for name, values in columns.items()}
     ordered |= {name: _column(name, values, rows) for name, values in details.items()}
+    if order is not None and more.get("names"):
+        more["names"] = tuple(more["names"][row] for row in order.tolist())
     ordered.setdefault("predicted_time_s", ordered["time_s"])
     ordered.setdefault("predicted_watts", ordered["power_watts"])
     result = Workload(first=starts, **ordered, **more)
