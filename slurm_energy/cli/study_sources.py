@@ -100,13 +100,17 @@ def _files(
 ) -> tuple[LoadedJobs, EnergySeries | None]:
     from slurm_energy.study.data.energy_file import read_energy
     from slurm_energy.study.data.jobs_file import LoadedJobs, read_jobs
-    from slurm_energy.study.data.jobs_table import concatenated
+    from slurm_energy.study.data.jobs_table import concatenated, without_repeated
 
     loaded = [read_jobs(path, renamed, timezone) for path in args.jobs]
-    jobs = LoadedJobs(
-        concatenated([one.jobs for one in loaded]), [note for one in loaded for note in one.notes]
-    )
-    return jobs, None if args.energy is None else read_energy(args.energy)
+    jobs = concatenated([one.jobs for one in loaded])
+    notes = [note for one in loaded for note in one.notes]
+    if len(loaded) > 1:
+        unique = without_repeated(jobs)
+        if left_out := jobs.count - unique.count:
+            notes.append(f"{left_out} rows left out: the files overlap and state the same run of a job again")
+        jobs = unique
+    return LoadedJobs(jobs, notes), None if args.energy is None else read_energy(args.energy)
 
 
 def _window(args: argparse.Namespace, deployed_s: float | None) -> tuple[float, float]:

@@ -5,6 +5,7 @@ The tests cover CSV files, output of sacct, and malformed lines.
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from study_examples import node_energy, week_jobs
 
+from slurm_energy.cli import study_sources
 from slurm_energy.errors import UsageError
 from slurm_energy.study.data.energy_file import energy_csv, read_energy
 from slurm_energy.study.data.jobs_file import job_row, read_jobs
@@ -118,6 +120,25 @@ def test_malformed_lines_are_skipped_and_reported(tmp_path: Path) -> None:
         "6: the time of submission is missing",
         "7: end_s: 'inf' is not a time in Unix seconds",
     ]
+
+
+def test_runs_in_overlapping_files_count_once(tmp_path: Path) -> None:
+    head = "job_id,submit_s,start_s,end_s,nodes,energy_joules"
+    march = ["1,0,5,50,1,", "2,10,20,,2,", "3,30,,,1,", "4,40,,45,1,", ",0,5,9,1,", "6,60,70,80,1,600"]
+    april = ["1,0,5,50,1,900", "2,10,20,99,2,", "3,30,90,120,1,", "4,40,,45,1,", ",0,5,9,1,"]
+    april += ["6,60,70,80,1,", "6,60,85,95,1,"]  # started again after a requeue
+    options = []
+    for name, rows in (("march", march), ("april", april)):
+        (tmp_path / name).write_text("\n".join([head, *rows]))
+        options += ["--jobs", str(tmp_path / name)]
+    parser = argparse.ArgumentParser()
+    study_sources.add_options(parser)
+    loaded, _ = study_sources.sources(parser.parse_args(options), "").read()
+    jobs = loaded.jobs
+    ends = dict(zip(zip(jobs.job_id.tolist(), jobs.start_s.tolist(), strict=True), jobs.end_s, strict=True))
+    assert jobs.count == 8 and loaded.notes[0].startswith("5 rows left out: the files overlap")
+    assert (ends["2", 20.0], ends["3", 90.0], ends["6", 70.0], ends["6", 85.0]) == (99, 120, 80, 95)
+    assert jobs.job_id.tolist().count("") == 2 and np.nansum(jobs.energy_joules) == 1500
 
 
 @examples(40)

@@ -169,6 +169,25 @@ def concatenated(tables: Sequence[JobsTable]) -> JobsTable:
     )
 
 
+def without_repeated(jobs: JobsTable) -> JobsTable:
+    """Return the table with one row per run of a job, for tables that overlapping exports have given.
+
+    Rows with equal job id, submission and start are the same run. The row with the latest end is kept, and
+    of equal ends one with a known energy. A row of a job that still waits is left out if another row of the
+    same job id and submission exists. Rows without a job id are kept.
+    """
+    ids = np.unique(jobs.job_id, return_inverse=True)[1]
+    start_s, end_s = (np.where(np.isnan(times), -np.inf, times) for times in (jobs.start_s, jobs.end_s))
+    order = np.lexsort((~np.isnan(jobs.energy_joules), end_s, start_s, jobs.submit_s, ids))
+    row, later = order[:-1], order[1:]
+    waits = np.isneginf(start_s) & np.isneginf(end_s)
+    repeated = (ids[row] == ids[later]) & (jobs.submit_s[row] == jobs.submit_s[later])
+    repeated &= (start_s[row] == start_s[later]) | waits[row]
+    kept = np.ones(jobs.count, np.bool_)
+    kept[row[repeated]] = False
+    return jobs.where(kept | (jobs.job_id == ""))
+
+
 def csv_text(jobs: JobsTable) -> str:
     """Return the table as CSV with a header, as `jobs_file.read_jobs` reads it. Unknown values are empty."""
     buffer = io.StringIO()
