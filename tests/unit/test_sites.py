@@ -99,6 +99,16 @@ def test_totals_are_the_sums_over_sites_and_all_energy_is_counted(folder):
         assert row["de.cost"] == pytest.approx(row["de.energy_kwh"] * 0.2, rel=1e-9)
 
 
+@pytest.mark.parametrize("schedule", ["kill_at_limit = true", "horizon_hours = 1.0"])
+def test_the_cost_of_jobs_includes_jobs_that_did_not_complete(folder, schedule):
+    lines = ["submit_s,time_s,units,time_limit_s", "0,3600,1,1800", "0,7200,1,9000"]
+    (folder / "jobs.csv").write_text("\n".join(lines))
+    text = SCENARIO.replace('policies = ["zeus"]', f'policies = ["fcfs"]\n{schedule}')
+    row = totals(folder, text)["fcfs@home"]
+    assert row["completed"] == 1
+    assert row["job_cost"] == pytest.approx(row["job_kwh"] * 0.2) and row["job_kwh"] >= 0.5
+
+
 def test_data_take_time_and_energy(folder):
     plain = totals(folder, ONE_POLICY)["zeus@cheapest"]
     heavy = totals(folder, ONE_POLICY + "data_gb = 10.0\n")["zeus@cheapest"]

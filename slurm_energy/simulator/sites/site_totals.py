@@ -16,7 +16,7 @@ import numpy as np
 from slurm_energy.placement.sites import Floats, Site
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.simulator.power.step_function import StepFunction, integral_of_product
-from slurm_energy.simulator.results.simulation_result import JobOutcome, SimulationResult
+from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.sites.site_placement import SitePlan
 from slurm_energy.simulator.sites.site_series import SiteSeries
 
@@ -114,8 +114,9 @@ def _figures(
     jobs = 0.0
     if site.result is not None:
         accounts = site.result.accounts
-        done = np.flatnonzero(accounts.outcome == JobOutcome.COMPLETED)
-        jobs = _weighted(weights, accounts.start_s[done], accounts.end_s[done], accounts.energy_joules[done])
+        ran = np.flatnonzero(~np.isnan(accounts.start_s))
+        end_s = np.where(np.isnan(accounts.end_s), site.result.end_s, accounts.end_s)[ran]
+        jobs = _weighted(weights, accounts.start_s[ran], end_s, accounts.energy_joules[ran])
     return pue * integral_of_product(*power, weights) + transfers, pue * jobs + transfers
 
 
