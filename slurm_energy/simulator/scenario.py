@@ -178,6 +178,11 @@ class Scenario:
         )
 
     @property
+    def powers_nodes_down(self) -> bool:
+        """Return whether idle nodes are powered down."""
+        return self._saves_by_forecast or self.power.idle_off_s >= 0
+
+    @property
     def _saves_by_forecast(self) -> bool:
         return self.power.power_saving == "forecast"
 

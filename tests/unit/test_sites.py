@@ -109,6 +109,22 @@ def test_the_cost_of_jobs_includes_jobs_that_did_not_complete(folder, schedule):
     assert row["job_cost"] == pytest.approx(row["job_kwh"] * 0.2) and row["job_kwh"] >= 0.5
 
 
+def test_idle_nodes_of_a_site_that_ends_early_or_has_no_jobs_are_powered_down(folder):
+    text = ONE_POLICY.replace('"cheapest"', '"home"').replace(
+        "[placement]", "[power]\nidle_off_s = 60.0\n[placement]"
+    )
+    text = text.replace("[cluster.west]\nnodes = 2", "[cluster.west]\nnodes = 4")
+    head, idle_kw = "submit_s,time_s,units\n0,7200,1\n", 0.4
+    (folder / "jobs.csv").write_text(head)
+    row = totals(folder, text)["zeus@home"]
+    assert row["ca.energy_kwh"] == pytest.approx(idle_kw * 60 / 3600)
+    (folder / "jobs.csv").write_text(head + "0,1200,16\n")  # 16 units fit on ca only, which is twice as fast
+    row = totals(folder, text)["zeus@home"]
+    assert row["ca.energy_kwh"] == pytest.approx((16 * 0.25 * 3.0 * 600 + idle_kw * 660) / 3600)
+    assert row["job_kwh"] + row["idle_kwh"] == pytest.approx(row["energy_kwh"])
+    assert row["energy_kwh"] == pytest.approx(row["de.energy_kwh"] + row["ca.energy_kwh"])
+
+
 def test_data_take_time_and_energy(folder):
     plain = totals(folder, ONE_POLICY)["zeus@cheapest"]
     heavy = totals(folder, ONE_POLICY + "data_gb = 10.0\n")["zeus@cheapest"]

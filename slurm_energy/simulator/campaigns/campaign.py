@@ -193,10 +193,11 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
         EnergyError: a file or a name in the scenario is wrong.
     """
     prepared = prepare(scenario, task, predict)
-    chosen, settings, placement = prepared.policy, prepared.settings, prepared.placement
+    chosen, placement = prepared.policy, prepared.placement
     forget_calls(chosen.name)
 
-    def simulate(work: Workload, kinds: Sequence[NodeKind]) -> SimulationResult:
+    def simulate(work: Workload, kinds: Sequence[NodeKind], until_s: float | None = None) -> SimulationResult:
+        settings = prepared.settings if until_s is None else replace(prepared.settings, horizon_s=until_s)
         if fast_path.supports(work, kinds, chosen, settings):
             return fast_path.simulate(work, kinds, settings)
         pays = column_engine.pays(work.count * len(tasks(scenario)))

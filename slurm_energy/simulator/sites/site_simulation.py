@@ -22,7 +22,8 @@ from slurm_energy.simulator.workloads.workload import Workload
 if TYPE_CHECKING:
     from slurm_energy.simulator.scenario import Scenario
 
-Simulate = Callable[[Workload, Sequence[NodeKind]], SimulationResult]
+Simulate = Callable[[Workload, Sequence[NodeKind], float | None], SimulationResult]
+"""Function that simulates a workload on kinds of nodes, until a time in seconds or else as configured."""
 _SEED: Final = 7919
 
 
@@ -36,7 +37,7 @@ def simulate_sites(
         work: the jobs of all sites.
         placement: name of the placement policy.
         seed: seed of the random numbers that give each job a home site and a data size.
-        simulate: function that simulates a workload on kinds of nodes.
+        simulate: function that simulates the workload of one site.
 
     Raises:
         UsageError: a file of prices or carbon intensities cannot be read, or the policy is unknown.
@@ -68,19 +69,59 @@ def simulate_sites(
     plan = plan_jobs(
         *(work, sites, nodes, home, data_bytes, options, section.known_hours * 3600, section.start_unix_s)
     )
-    results = []
+    parts: list[Workload] = []
+    results: list[SiteResult] = []
     for at, name in enumerate(scenario.sites):
         jobs = np.flatnonzero(plan.site == at)
         arrival_s = work.submit_s[jobs] + plan.transfer_s[jobs]
         # The queue of each site contains the jobs in this order. `jobs` must have the same order.
         order = np.argsort(arrival_s, kind="stable")
-        part = part_at_site(work, jobs, arrival_s, numbers[at])
-        result = simulate(part, [kinds[kind] for kind in numbers[at]]) if len(jobs) else None
+        parts.append(part_at_site(work, jobs, arrival_s, numbers[at]))
+        result = simulate(parts[at], [kinds[kind] for kind in numbers[at]], None) if len(jobs) else None
         results.append(SiteResult(name, jobs[order], result))
+    if scenario.powers_nodes_down:
+        end_s = _end_s(results)
+        own_kinds = [[kinds[kind] for kind in own] for own in numbers]
+        rows = zip(results, parts, own_kinds, strict=True)
+        results = [_with_idle_time(site, end_s, part, own, simulate) for site, part, own in rows]
     idle_watts = [sum(kinds[k].nodes * kinds[k].idle_watts for k in own) for own in numbers]
     whole = _merged(work, results, numbers, kinds, plan, idle_watts)
     totals = totals_of(whole, results, series, sites, plan, idle_watts)
     return replace(whole, site_totals=totals)
+
+
+def _end_s(results: Sequence[SiteResult]) -> float:
+    return max((site.result.end_s for site in results if site.result), default=0.0)
+
+
+def _with_idle_time(
+    site: SiteResult, end_s: float, work: Workload, kinds: Sequence[NodeKind], simulate: Simulate
+) -> SiteResult:
+    """Return the result of a site with the power of its nodes until `end_s`, when the last site finishes.
+
+    The site is simulated again until this time, because its idle nodes are powered down one by one. The
+    results of the jobs are unchanged.
+
+    Args:
+        site: result of the simulation that ended with the last job of the site.
+        end_s: end of the simulation of all sites.
+        work: the jobs of the site.
+        kinds: the kinds of nodes of the site.
+        simulate: function that simulates the workload of one site.
+    """
+    if site.result is not None and site.result.end_s >= end_s:
+        return site
+    longer = simulate(work, kinds, end_s)
+    if site.result is None:
+        return replace(site, result=longer)
+    result = replace(
+        site.result,
+        end_s=end_s,
+        power=longer.power,
+        energy_joules=longer.energy_joules,
+        idle_joules=longer.idle_joules,
+    )
+    return replace(site, result=result)
 
 
 def _homes(scenario: Scenario, count: int, seed: int) -> tuple[np.ndarray, Floats]:
@@ -111,7 +152,7 @@ def _merged(
     """
     accounts = EnergyAccounts.empty(work.count)
     accounts.outcome[plan.site < 0] = JobOutcome.UNRUNNABLE
-    end_s = max((site.result.end_s for site in results if site.result), default=0.0)
+    end_s = _end_s(results)
     energy = idle = over_s = 0.0
     powers, passes, notes = [], 0, list[str]()
     for at, site in enumerate(results):

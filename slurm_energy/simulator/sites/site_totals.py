@@ -31,7 +31,8 @@ class SiteResult:
     Attributes:
         name: name of the site.
         jobs: indices of the jobs that were placed at the site, in the workload of all sites.
-        result: result of the simulation of the site; None if no job was placed at the site.
+        result: result of the simulation of the site; None if no job was placed at the site and its nodes
+            stay on.
     """
 
     name: str
