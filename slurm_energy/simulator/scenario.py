@@ -288,7 +288,7 @@ def _sweep(table: object, reader: TableReader) -> tuple[SweepAxis, ...]:
 
 def check(scenario: Scenario, reader: TableReader) -> None:
     """Check the conditions that involve several keys of a scenario. Violations are reported by `reader`."""
-    check_sites(scenario.sites, scenario.placement, scenario.kinds, scenario.power, reader)
+    check_sites(scenario.sites, scenario.placement, scenario.kinds, scenario.power, scenario.signals, reader)
     check_tables(scenario.constraints, scenario.nodes(), reader)
     if scenario.sites and scenario.constraints:
         table = next(name for name in TABLES if getattr(scenario.constraints, name))

@@ -169,6 +169,10 @@ def test_the_command_compares_placements(folder, capsys):
         (('"fastest"', '"quickest"'), r"placement.*policies.*quickest"),
         (("[placement]", "[placement]\nweights = { money = 1 }"), r"placement.*weights.*money"),
         (("[placement]", "[power]\nbudget_watts = 5\n[placement]"), r"power.*budget_watts.*several sites"),
+        (
+            ("[placement]", '[signals]\nprice_file = "price.csv"\n[placement]'),
+            r":\d+: signals.price_file.*several sites",
+        ),
         (('price_file = "price.csv"', 'price_file = "price.csv"\nprice_per_mwh = 3'), "excludes price_file"),
         (("[site.de]", "[cluster.north]\nnodes = 1\n[site.de]"), r"cluster.north.*belongs to no site"),
         (("share = 1.0", "share = 0.0"), "all shares are 0"),

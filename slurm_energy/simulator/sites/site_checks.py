@@ -12,6 +12,7 @@ from typing import Final
 from slurm_energy.config.loader import TableReader
 from slurm_energy.errors import UsageError
 from slurm_energy.placement.choice import options_of
+from slurm_energy.simulator.deferral.deferral_schema import SignalsSection
 from slurm_energy.simulator.scenario_schema import PowerSection
 from slurm_energy.simulator.sites.site_schema import PlacementSection, SiteSection
 
@@ -24,6 +25,7 @@ def check_sites(
     placement: PlacementSection,
     kinds: Mapping[str, object],
     power: PowerSection,
+    signals: SignalsSection,
     reader: TableReader,
 ) -> None:
     """Check the sites of a scenario.
@@ -33,6 +35,7 @@ def check_sites(
         placement: the section `[placement]`.
         kinds: the kinds of nodes by name.
         power: the section `[power]`.
+        signals: the section `[signals]`.
         reader: object that reports a fault with file and line.
 
     Raises:
@@ -45,6 +48,9 @@ def check_sites(
     for name, default in _OF_ONE_CLUSTER.items():
         if getattr(power, name) != default:
             raise reader.fail("power", name, "not possible with several sites", "see [site.NAME]")
+    for name in ("price_file", "carbon_file"):
+        if getattr(signals, name):
+            raise reader.fail("signals", name, "not possible with several sites", "see [site.NAME]")
     owner: dict[str, str] = {}
     for name, site in sites.items():
         table = f"site.{name}"
