@@ -289,6 +289,10 @@ def _sweep(table: object, reader: TableReader) -> tuple[SweepAxis, ...]:
 def check(scenario: Scenario, reader: TableReader) -> None:
     """Check the conditions that involve several keys of a scenario. Violations are reported by `reader`."""
     check_sites(scenario.sites, scenario.placement, scenario.kinds, scenario.power, scenario.signals, reader)
+    for name, kind in scenario.kinds.items():
+        if kind.unit_idle_watts * kind.units > kind.idle_watts * (1 + 1e-9):
+            why = f"times {kind.units} units must not be above idle_watts, {kind.idle_watts:g}"
+            raise reader.fail(f"cluster.{name}", "unit_idle_watts", why)
     check_tables(scenario.constraints, scenario.nodes(), reader)
     if scenario.sites and scenario.constraints:
         table = next(name for name in TABLES if getattr(scenario.constraints, name))

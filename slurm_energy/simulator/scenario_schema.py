@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from slurm_energy.config.value_checks import between, key, one_of
 from slurm_energy.power_saving.power_down_rule import PowerSavingRules
+from slurm_energy.quantities import shown
 
 _RULES = PowerSavingRules()
 _positive = between(1e-9, 1e15)
@@ -19,6 +20,12 @@ WORKLOAD_FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 def _format(value: str) -> str | None:
     """Check the format of workload files: return None, or the fault. An empty text is valid."""
     return one_of(*WORKLOAD_FORMATS)(value) if value else None
+
+
+def _shares(value: dict[str, float]) -> str | None:
+    """Check the shares of users: return None, or the fault. Policies divide by the share of a user."""
+    wrong = [name for name, share in value.items() if not share > 0]
+    return f"'{shown(wrong[0])}' must have a positive share" if wrong else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +186,9 @@ class ScheduleSection:
     restart_s: float = key(0.0, "Extra time of a start after an interruption.", _not_negative)
     margin_s: float = key(60.0, "A job with less slack than this is at risk.", _not_negative)
     weights: dict[str, float] = key({}, "Weights of the terms of blend, multifactor, kairos and metis.")
-    shares: dict[str, float] = key({}, "Shares of users, by name.")
+    shares: dict[str, float] = key(
+        {}, "Shares of users, by name; a user without an entry has the share 1.", _shares
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -506,6 +506,14 @@ def test_a_bad_sweep_is_one_line(folder, capsys, sweep, message):
             ("[schedule]", 'format = "json"\n[schedule]'),
             "small.toml:9: workload.format: must be one of swf, csv, sacct, sacct-json, senergy",
         ),
+        (
+            ('"easy"', '"easy"\nshares = { u1 = 0.0 }'),
+            "small.toml:12: schedule.shares: 'u1' must have a positive share",
+        ),
+        (
+            ("unit_idle_watts = 20.0", "unit_idle_watts = 50.1"),
+            "small.toml:6: cluster.n.unit_idle_watts: times 4 units must not be above idle_watts, 200",
+        ),
         (("units = 4", "unit = 4"), "small.toml:4: cluster.n.unit: unknown key: did you mean 'units'"),
         (
             ('discipline = "easy"', 'discipline = "eager"'),
