@@ -29,6 +29,7 @@ from slurm_energy.simulator.deferral.deferral_schema import (
     SignalsSection,
     check_signals,
     deferral_of,
+    missing_file,
     signal_feed,
 )
 from slurm_energy.simulator.power.step_function import StepFunction, read_steps
@@ -319,6 +320,8 @@ def check(scenario: Scenario, reader: TableReader) -> None:
         raise reader.fail("power_saving", "risk", "must not be above wake_probability: nodes would flap")
     check_signals(scenario.signals, str(scenario.path))
     deferral_of(scenario.deferral, "")
+    if lacking := missing_file(scenario.deferral.policy, scenario.signals):
+        raise reader.fail("deferral", "policy", f"'{scenario.deferral.policy}' needs {lacking} in [signals]")
     if scenario.workload.file and scenario.workload.files:
         raise reader.fail("workload", "files", "is not possible together with file", "remove one of them")
     if scenario.trace.outliers not in OUTLIERS:

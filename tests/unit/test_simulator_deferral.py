@@ -16,7 +16,7 @@ from slurm_energy import deferral
 from slurm_energy.deferral import DeferralOptions, DeferralReason
 from slurm_energy.deferral.planning import immediate_plan
 from slurm_energy.deferral.suspension import slot_choice
-from slurm_energy.errors import ConfigError, NotFoundError
+from slurm_energy.errors import ConfigError, NotFoundError, UsageError
 from slurm_energy.scheduling import Queue, policy, register, registry
 from slurm_energy.scheduling.ranking import Ranking
 from slurm_energy.signals import SignalName
@@ -276,11 +276,26 @@ def test_a_scenario_defers_jobs_and_states_their_cost(folder):
         ('start = "2023-01-01T01:00Z"', "pue = [1.0]", ConfigError),
         ("share = 1.0", 'policy = "cheapst"', NotFoundError),
         ("share = 1.0", "share = 2.0", ConfigError),
+        ("share = 1.0", 'policy = "cleanest"', ConfigError),  # there is no carbon_file
     ],
 )
 def test_wrong_keys_are_refused(folder, old, new, error):
     with pytest.raises(error):
         scenario.parse(SCENARIO.replace(old, new), folder / "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("fcfs+cleanest", r"^policy fcfs\+cleanest: needs carbon_file in \[signals\]"),
+        ("kairos", "^weights: 'excss' belongs to no policy: known: .*excess"),
+    ],
+)
+def test_a_policy_without_its_signal_and_a_weight_of_no_policy_are_refused(folder, name, fault):
+    text = SCENARIO.replace("[signals]", "weights = { excss = 2.0 }\n[signals]")
+    read = scenario.parse(text, folder / "s.toml")
+    with pytest.raises(UsageError, match=fault):
+        campaign.run(read, campaign.CampaignTask(name, 0))
 
 
 def test_names_of_policies_with_deferral():

@@ -22,13 +22,13 @@ import numpy as np
 from slurm_energy import __version__
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.scheduling import load_file, policy
+from slurm_energy.scheduling import check_weights, load_file, policy
 from slurm_energy.scheduling.policy_guard import forget_calls, observed_calls
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.signals import SignalName
 from slurm_energy.simulator import engine
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.deferral.deferral_schema import mark_jobs, signal_feed, split_policy
+from slurm_energy.simulator.deferral.deferral_schema import mark_jobs, missing_file, signal_feed, split_policy
 from slurm_energy.simulator.deferral.signal_costs import signal_costs
 from slurm_energy.simulator.inputs import LoadedWorkload, WorkloadFormat, read_workload
 from slurm_energy.simulator.kernels import column_engine, fast_path
@@ -173,6 +173,10 @@ def prepare(scenario: Scenario, task: CampaignTask, predict: Predict | None = No
         raise UsageError(
             f"policy {shown(task.policy)}", "jobs of several sites cannot be deferred", "use +off"
         )
+    if settings.deferral and (lacking := missing_file(settings.deferral.policy.name, scenario.signals)):
+        raise UsageError(f"policy {shown(task.policy)}", f"needs {lacking} in [signals]")
+    if chosen.built_in:
+        check_weights(settings.options.weights)
     notes = []
     if loaded is not None:
         part_jobs = scenario.workload.part_jobs

@@ -33,6 +33,8 @@ SIGNAL_FILES = {
     SignalName.OUTSIDE: "outside_file",
 }
 """Key of the file of each signal."""
+_POLICY_FILES = {"cheapest": "price_file", "cleanest": "carbon_file", "cedla": "price_file"}
+"""Key of the file without which a built-in deferral policy defers no job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,17 @@ def deferral_of(section: DeferralSection, name: str) -> Deferral | None:
         return None
     signal = SignalName.CARBON if policy.name == "cleanest" else SignalName.PRICE
     return Deferral(policy, section.options(), signal)
+
+
+def missing_file(policy: str, section: SignalsSection) -> str:
+    """Return the key in `[signals]` that a deferral policy needs and that is not set; empty if there is none.
+
+    Args:
+        policy: name of the deferral policy. It is not known what a site's own policy needs.
+        section: section of the signals.
+    """
+    key = _POLICY_FILES.get(policy, "")
+    return "" if key and getattr(section, key) else key
 
 
 def split_policy(name: str, default_ranking: str = "fcfs") -> tuple[str, str]:
