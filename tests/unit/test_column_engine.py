@@ -191,7 +191,7 @@ def test_compilation_is_for_campaigns_with_many_jobs(
         power=PowerSection(),
         sites={},
         policy_names=["zeus"],
-        schedule=SimpleNamespace(seeds=seeds),
+        schedule=SimpleNamespace(seeds=seeds, shares={}),
     )
     result = engine.simulate(draw(0)[0], draw(0)[1], policy("zeus"), settings)
     for module in (column_engine, engine):

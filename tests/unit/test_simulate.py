@@ -119,6 +119,19 @@ def test_the_table(folder, capsys):
     assert fcfs.split()[:2] == ["fcfs", "40"] and zeus.split()[:2] == ["zeus", "40"]
 
 
+def test_jobs_without_power_and_shares_of_absent_users_are_noted(folder):
+    (folder / "jobs.csv").write_text("user,submit_s,time_s,units,power_watts\nu0,0,60,1,\nu1,5,60,1,90\n")
+    text = SCENARIO.replace('"easy"', '"easy"\nshares = { u1 = 2.0, u7 = 1.0 }')
+
+    def notes(text):
+        return run_task(scenarios.parse(text, folder / "small.toml"), CampaignTask("fcfs", 0)).notes
+
+    absent = "schedule.shares without effect: there is no job of u7"
+    without = "1 rows of the workload have no power and draw 0 W: set workload.watts_per_unit"
+    assert notes(text) == [without, absent]
+    assert notes(text.replace("[schedule]", "watts_per_unit = 50.0\n[schedule]")) == [absent]
+
+
 def test_files_of_all_formats(folder, capsys):
     out = folder / "out"
     command = ["simulate", str(folder / "small.toml"), "--out", str(out), "--policies", "fcfs", "--json"]

@@ -27,6 +27,7 @@ from slurm_energy.scheduling.policy_guard import forget_calls, observed_calls
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.signals import SignalName
 from slurm_energy.simulator import engine
+from slurm_energy.simulator.campaigns.input_notes import input_notes
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.deferral.deferral_schema import mark_jobs, missing_file, signal_feed, split_policy
 from slurm_energy.simulator.deferral.signal_costs import signal_costs
@@ -150,7 +151,7 @@ class PreparedRun:
         settings: settings of the engine.
         policy: scheduling policy.
         placement: name of the placement policy; empty if the scenario has one site.
-        notes: remarks on the workload files.
+        notes: remarks on the workload files and on keys without effect.
     """
 
     workload: Workload
@@ -177,10 +178,9 @@ def prepare(scenario: Scenario, task: CampaignTask, predict: Predict | None = No
         raise UsageError(f"policy {shown(task.policy)}", f"needs {lacking} in [signals]")
     if chosen.built_in:
         check_weights(settings.options.weights)
-    notes = []
+    notes = input_notes(scenario, work, loaded)
     if loaded is not None:
-        part_jobs = scenario.workload.part_jobs
-        notes = [*loaded.notes(), *_part_notes(loaded.workload.count, part_jobs, task.seed)]
+        notes += _part_notes(loaded.workload.count, scenario.workload.part_jobs, task.seed)
     return PreparedRun(work, settings, chosen, placement, notes)
 
 

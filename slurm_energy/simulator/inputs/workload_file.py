@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from slurm_energy.errors import UsageError
 from slurm_energy.simulator.inputs import swf, tabular
 from slurm_energy.simulator.inputs.doubtful_rows import without_doubtful_rows
@@ -23,13 +25,14 @@ class LoadedWorkload:
 
     It also contains the problems found in the files, and remarks about the selection of jobs. `begin_s` is
     the time of the first submission on the clock of the files. In the workload, this submission is at time
-    0.
+    0. `without_power` is the number of rows of the selected jobs for which the files state no power.
     """
 
     workload: Workload
     problems: InputProblems
     remarks: list[str] = field(default_factory=list)
     begin_s: float = 0.0
+    without_power: int = 0
 
     def notes(self) -> list[str]:
         """Return all remarks for the user, one line each."""
@@ -100,7 +103,9 @@ def read_workload(
     rows = without_doubtful_rows(merged(_appended(tables) if how.appended else tables), problems, paths)
     rows, remarks = select(rows, selection or TraceSection(), seed)
     begin_s = float(rows.submit_s.min())
-    return LoadedWorkload(build(rows, kinds, how.watts_per_unit), problems, remarks, begin_s)
+    without_power = int(np.sum(np.isnan(rows.power_watts)))
+    work = build(rows, kinds, how.watts_per_unit)
+    return LoadedWorkload(work, problems, remarks, begin_s, without_power)
 
 
 def _read(path: Path, problems: InputProblems, how: WorkloadFormat) -> WorkloadRows:
