@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TextIO
 
 from slurm_energy.accounting.backups.backup_file import temporary_name
 from slurm_energy.accounting.backups.export import EXPORTS, ExportColumn, ExportPeriod
@@ -23,7 +23,7 @@ from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError, UsageError, install_extra
 from slurm_energy.reports.time_spec import parse_time
-from slurm_energy.safe_text import escape_csv
+from slurm_energy.safe_text import encodable, escape_controls, escape_csv
 
 _GROUP_ROWS: Final = 50_000
 _SUFFIXES: Final = {
@@ -120,7 +120,7 @@ def _write_file(
 
 
 def _write_text(
-    file: IO[str], form: str, columns: Sequence[ExportColumn], rows: Iterator[Sequence[Any]]
+    file: TextIO, form: str, columns: Sequence[ExportColumn], rows: Iterator[Sequence[Any]]
 ) -> None:
     names = [column.name for column in columns]
     if form == "jsonl":
@@ -131,7 +131,17 @@ def _write_text(
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
-        writer.writerow([escape_csv(value) for value in row])
+        writer.writerow([_cell(value, file.encoding) for value in row])
+
+
+def _cell(value: Any, encoding: str | None) -> Any:
+    """Return a value for a CSV file that neither controls a terminal nor is executed by a spreadsheet.
+
+    Characters of text that the encoding cannot represent become `?`.
+    """
+    if not isinstance(value, str):
+        return value
+    return encodable(escape_csv(escape_controls(value)), encoding)
 
 
 def _finite(value: Any) -> Any:

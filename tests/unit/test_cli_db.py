@@ -293,6 +293,19 @@ def test_no_cell_of_a_csv_file_is_a_formula(path, capsys):
     assert not any(name.startswith(("=", "+", "-", "@")) for name in names)
 
 
+@pytest.mark.parametrize(("encoding", "arrow"), [("utf-8", "\u2192"), ("ascii", "?")], ids=["utf-8", "ascii"])
+def test_no_name_in_a_printed_csv_file_controls_the_terminal(path, monkeypatch, encoding, arrow):
+    with engine.connect(path) as connection:
+        connection.execute(tables.jobs.update().values(name="x\x1b]0;title\x07\x1b[2J\u202e\u2192\nrow"))
+    printed = io.TextIOWrapper(io.BytesIO(), encoding, newline="")
+    monkeypatch.setattr(sys, "stdout", printed)
+    assert main.main(["db", "export", "jobs"]) == 0
+    text = printed.buffer.getvalue().decode(encoding)
+    assert [line for line in text.split("\n") if not line.isprintable()] == []
+    names = {row["name"] for row in csv.DictReader(io.StringIO(text))}
+    assert names == {rf"x\x1b]0;title\x07\x1b[2J\u202e{arrow}\nrow"}
+
+
 def test_export_selects_by_time_and_cluster(path, capsys):
     def count(*options):
         return len(run(capsys, "export", "records", *options)[1].splitlines()) - 1
