@@ -69,12 +69,13 @@ class Column(Generic[Row]):
         """Return a cell text for output that programs read.
 
         If the delimiter is one of CSV files, the text is escaped so that no spreadsheet takes it for a
-        formula.
+        formula, and quoted if it contains a quotation mark (RFC 4180), so that the text stays one cell.
         """
         if self.field.overflow == "date" and self.width:
             text = text[: self.width]
         if delimiter in _CSV_DELIMITERS and self.field.value_format == "text":
-            return str(escape_csv(text))
+            text = str(escape_csv(text))
+            return '"{}"'.format(text.replace('"', '""')) if '"' in text else text
         return text
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import re
 
 import pytest
@@ -19,7 +20,7 @@ from slurm_energy.reports.labels.settings import short_settings
 from slurm_energy.reports.labels.terminal_label import policy_text
 from slurm_energy.reports.table import TableLayout, delimited, fit, parse_columns, table_lines
 from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
-from slurm_energy.safe_text import display_width
+from slurm_energy.safe_text import display_width, escape_controls
 
 NAMES = [field.name for field in catalogue(None)]
 
@@ -194,6 +195,17 @@ def test_names_cannot_shift_the_columns_of_a_delimited_row(name: str, delimiter:
     line = delimited(["1", name, "3"], delimiter)
     assert line.split(delimiter)[0::2] == ["1", "3"]
     assert line.isprintable()
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("name", ['"=HYPERLINK(""x"",""y"")"', '"a', '"\t=1', 'a "b" c', "'=\"1"])
+def test_quotation_marks_in_names_are_read_as_they_are(name: str, delimiter: str) -> None:
+    rows = usages([examples.answer(examples.record(1), examples.job_info(1, name=name))])
+    columns = parse_columns(FIELDS, "JobName,JobID", "--format", LISTING)
+    lines = list(table_lines(rows * 2, columns, Style.parsable(), TableLayout(False, delimiter)))
+    escaped = escape_controls(name).replace(delimiter, f"\\x{ord(delimiter):02x}")
+    assert list(csv.reader(lines, delimiter=delimiter)) == [[escaped, "1"]] * 2
+    assert all(line.count(delimiter) == 1 for line in lines)
 
 
 @given(st.text(max_size=40), st.integers(1, 30), st.booleans())
