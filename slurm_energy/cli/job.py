@@ -81,16 +81,15 @@ def run(args: argparse.Namespace) -> int:
     if any("." in job_id for job_id in ids):
         raise UsageError("senergy job", "it shows jobs, not steps", "senergy acct -j 12.batch shows a step")
     decisions_by_job: dict[int, list[dict[str, Any]]] = {}
-    runs: list[list[JobUsage]] = []
+    jobs: list[JobUsage] = []
     scopes: list[str | None] = []
     for job_id in dict.fromkeys(ids):
         try:
-            runs += _fetch(args, job_id, decisions_by_job, scopes)
+            jobs += _fetch(args, job_id, decisions_by_job, scopes)
         except NotFoundError as error:
             if len(ids) == 1 and (_still_running(args, job_id) or _deferred(args, job_id)):
                 return EXIT_OK
             raise _explained(args, job_id, error) from None
-    jobs = [runs_of_job[-1] for runs_of_job in runs]
     if args.json:
         from slurm_energy.reports.labels.json_view import document
 
@@ -108,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--png", f"it shows one job, not {len(jobs)}", "use --html to compare")
         write_png(jobs[0], args.png)
     if not (args.json or args.html or args.png):
-        _print_labels(args, runs, decisions_by_job)
+        _print_labels(args, jobs, decisions_by_job)
     return EXIT_OK
 
 
@@ -117,8 +116,8 @@ def _fetch(
     job_id: str,
     decisions_by_job: dict[int, list[dict[str, Any]]],
     scopes: list[str | None],
-) -> list[list[JobUsage]]:
-    """Return the runs of each job with an id, the oldest run first. The id of an array selects all tasks.
+) -> list[JobUsage]:
+    """Return the last run of each job with an id. The id of an array selects all tasks.
 
     Args:
         args: parsed options.
@@ -126,20 +125,20 @@ def _fetch(
         decisions_by_job: output; the changes that the queue engine made to each job are added here.
         scopes: output; the field `scope` of the controller's response is appended here.
     """
+    from slurm_energy.reports.summary import last_runs
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
     answer = connection.connect(args).get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
     scopes.append(answer.get("scope"))
     if unnamed := answer.get("unnamed_jobs"):
         note(f"job {job_id}: {unnamed} other jobs affected by the queue engine are not named")
-    jobs: dict[tuple[str, int], list[JobUsage]] = {}
-    for usage in summarise(map(AccountedRecord.from_json, answer.get("records", [])), duplicates=True):
-        jobs.setdefault((usage.first.cluster, usage.first.job_id), []).append(usage)
+    records = map(AccountedRecord.from_json, answer.get("records", []))
+    jobs = last_runs(summarise(records, duplicates=True))
     if not jobs:
         raise NotFoundError(f"job {job_id}", "it has no energy record")
     for decision in answer.get("decisions", []):
         decisions_by_job.setdefault(int(decision["job_id"]), []).append(decision)
-    return list(jobs.values())
+    return jobs
 
 
 def _budget_cards(args: argparse.Namespace, jobs: Sequence[JobUsage]) -> list[dict[str, Any]]:
@@ -155,7 +154,7 @@ def _budget_cards(args: argparse.Namespace, jobs: Sequence[JobUsage]) -> list[di
 
 
 def _print_labels(
-    args: argparse.Namespace, runs: list[list[JobUsage]], decisions_by_job: dict[int, list[dict[str, Any]]]
+    args: argparse.Namespace, jobs: Sequence[JobUsage], decisions_by_job: dict[int, list[dict[str, Any]]]
 ) -> None:
     from slurm_energy.reports.acct.fields import Style
     from slurm_energy.reports.labels.terminal_label import label
@@ -164,12 +163,11 @@ def _print_labels(
     glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
     config = connection.configuration(args)
     style = Style(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
-    for number, runs_of_job in enumerate(runs):
+    for number, job in enumerate(jobs):
         if number:
             emit([""])
-        job = runs_of_job[-1]
         decisions = decisions_by_job.get(job.first.job_id, ())
-        emit_fitted(label(job, glyphs, style, runs_of_job[:-1], decisions, config))
+        emit_fitted(label(job, glyphs, style, job.earlier_runs, decisions, config))
 
 
 def _explained(args: argparse.Namespace, job_id: str, error: NotFoundError) -> NotFoundError:

@@ -65,6 +65,7 @@ def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
         NotFoundError: the job has neither ended with a record nor is it running.
         UsageError: the id names several jobs.
     """
+    from slurm_energy.reports.summary import last_runs
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
     try:
@@ -74,22 +75,14 @@ def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
         if job is None:
             raise error from None
         return job
-    jobs: dict[tuple[str, int], JobUsage] = {}
-    runs = summarise(map(AccountedRecord.from_json, answer.get("records", [])), duplicates=True)
-    for usage in runs:
-        jobs[(usage.first.cluster, usage.first.job_id)] = usage
+    records = map(AccountedRecord.from_json, answer.get("records", []))
+    jobs = last_runs(summarise(records, duplicates=True))
     if not jobs:
         raise NotFoundError(f"job {job_id}", "it has no energy record")
     if len(jobs) > 1:
-        example = next(iter(jobs.values())).display_id
+        example = jobs[0].display_id
         raise UsageError(f"job {job_id}", f"it has {len(jobs)} tasks", f"name one, for example {example}")
-    last = next(iter(jobs.values()))
-    return replace(last, earlier_runs=tuple(run for run in runs if _is_earlier(run, last)))
-
-
-def _is_earlier(run: JobUsage, last: JobUsage) -> bool:
-    """Return whether a run is an earlier run of the same job. Another job may have had the same id before."""
-    return run.first.uid == last.first.uid and run.first.restart_count < last.first.restart_count
+    return jobs[0]
 
 
 def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_energy.quantities import JOULES_PER_KWH
@@ -205,12 +205,34 @@ def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
         if usage.first.step is not None:
             continue
         runs = by_id[usage.first.cluster, usage.first.job_id]
-        # If job ids restarted, another job with the same id begins with restart count 0.
-        if runs and usage.first.restart_count > runs[-1][-1].first.restart_count:
+        if runs and _continues(usage, runs[-1][-1]):
             runs[-1].append(usage)
         else:
             runs.append([usage])
     return [WholeJob(tuple(runs)) for jobs in by_id.values() for runs in jobs]
+
+
+def _continues(run: JobUsage, previous: JobUsage) -> bool:
+    """Return whether a run belongs to the same job as the previous run with the same id.
+
+    If job ids restarted, another job with the same id begins with restart count 0.
+    """
+    later, earlier = run.first, previous.first
+    return later.uid == earlier.uid and later.restart_count > earlier.restart_count
+
+
+def last_runs(usages: Iterable[JobUsage]) -> list[JobUsage]:
+    """Return the last run of each job id, with the earlier runs of the same job in `earlier_runs`.
+
+    Runs of another job that had the same id before are left out.
+
+    Args:
+        usages: jobs as returned by `usage.summarise(..., duplicates=True)`.
+    """
+    all_usages = list(usages)
+    last = {(usage.first.cluster, usage.first.job_id): usage for usage in all_usages}
+    earlier = {id(job.last): job.runs[:-1] for job in whole_jobs(all_usages)}
+    return [replace(usage, earlier_runs=earlier.get(id(usage), ())) for usage in last.values()]
 
 
 def totals(jobs: Sequence[WholeJob]) -> Summary:

@@ -55,6 +55,23 @@ def test_the_label_is_that_of_the_last_run(
     assert controller.asked == [("/v1/jobs/12_3", {"duplicates": "1"})]
 
 
+def test_runs_of_another_job_with_the_same_id_are_no_earlier_runs(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last, (before,) = examples.gpu_job(), examples.earlier_run()
+    old_start = before["start"] - 9_000_000
+    old_info = {**before["job"], "submit": old_start - 5, "start": old_start, "end": old_start + 60}
+    old = {**before, "job": old_info, "start": old_start, "end": old_start + 60, "record_id": "old"}
+    for other in (old, old | {"uid": 4711, "user": "mallory"}):
+        controller.answers["/v1/jobs/12_3"] = {"records": [other, before, *last]}
+        assert main(["job", "12_3", "--ascii"]) == 0
+        golden_files.compare("label_gpu_ascii.txt", capsys.readouterr().out)
+    for other in (old | {"restart_count": 3}, old | {"uid": 4711}):
+        controller.answers["/v1/jobs/12_3"] = {"records": [other, *last]}
+        assert main(["job", "12_3", "--ascii"]) == 0
+        assert "earlier run" not in capsys.readouterr().out
+
+
 def test_an_array_gives_one_label_per_task(
     controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
 ) -> None:
