@@ -162,11 +162,12 @@ def steps(
     return typed_frame(STEP_COLUMNS, rows)
 
 
-def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
+def trace(job: str | int, *, cluster: str | None = None, controller: ControllerClient | None = None) -> Any:
     """Return the power trace of a job, summed over its nodes, in watts.
 
     Args:
         job: job id such as `12`, `12_3`, `14+0`.
+        cluster: Slurm's name of the job's cluster; None means that only one cluster has a job with this id.
         controller: client of the senergyctld to query; None means the configured controller.
 
     Returns:
@@ -175,13 +176,61 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
 
     Raises:
         NotFoundError: the job does not exist, or its trace has been deleted.
+        UsageError: the id names several jobs.
+    """
+    answer = (controller or client()).get(f"/v1/jobs/{quote(str(job), safe='')}")
+    usage = only_job(job, answer, cluster)
+    if usage is None:
+        raise NotFoundError(f"job {job}", "it has no energy record")
+    return trace_frame(usage)
+
+
+def only_job(job: str | int, answer: Mapping[str, Any], cluster: str | None) -> JobUsage | None:
+    """Return the last run of the only job in a response of `GET /v1/jobs/ID`; None if there is no job.
+
+    Args:
+        job: the id in the request.
+        answer: the response. It contains the jobs of all clusters that share the controller.
+        cluster: Slurm's name of the job's cluster; None means any.
+
+    Raises:
+        UsageError: the id names several tasks or components, or jobs of several clusters.
+    """
+    records = (AccountedRecord.from_json(item) for item in answer.get("records", []))
+    usages = [
+        usage
+        for usage in summarise(records)
+        if usage.first.step is None and cluster in (None, usage.first.cluster)
+    ]
+    clusters = sorted({usage.first.cluster for usage in usages})
+    if len(clusters) > 1:
+        raise UsageError(
+            f"job {job}",
+            f"the clusters {' and '.join(clusters)} have a job with this id",
+            f"name one: cluster='{clusters[0]}'",
+        )
+    # Records of the other components of a heterogeneous job may arrive later.
+    if len(usages) > 1 or any(usage.display_id.startswith(f"{job}+") for usage in usages):
+        raise UsageError(
+            f"job {job}",
+            "it has several tasks or components",
+            f"frames.jobs('{job}') returns all of them, frames.trace('{usages[0].display_id}') one trace",
+        )
+    return usages[0] if usages else None
+
+
+def trace_frame(usage: JobUsage) -> Any:
+    """Return the power trace of a job as `trace` does.
+
+    Raises:
+        NotFoundError: the trace has been deleted.
     """
     pandas = pandas_module()
-    answer = (controller or client()).get(f"/v1/jobs/{quote(str(job), safe='')}")
-    usages = summarise(AccountedRecord.from_json(item) for item in answer.get("records", []))
-    traces = [decode_trace(data) for usage in usages[-1:] for data in usage.traces.values()]
+    traces = [decode_trace(data) for data in usage.traces.values()]
     if not traces:
-        raise NotFoundError(f"job {job}", "it has no power trace (controller.trace_retention_days)")
+        raise NotFoundError(
+            f"job {usage.display_id}", "it has no power trace (controller.trace_retention_days)"
+        )
     joined = traces[0] if len(traces) == 1 else combine(traces, max(one.length for one in traces))
     index = pandas.to_datetime(
         [joined.start + number * joined.interval_s for number in range(joined.length)], unit="s", utc=True

@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from slurm_energy.config import load
 from slurm_energy.errors import NotFoundError
 from slurm_energy.frames import controller_frames
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.reports.labels.json_view import job_object
-from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
+from slurm_energy.reports.usage import JobUsage
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.job_state import JobStatus, read_job_states
 
@@ -27,14 +28,19 @@ class EnergyJob:
     Args:
         job_id: Slurm's job id.
         controller: client of the senergyctld that `record` and `trace` query; None means as configured.
+        cluster: Slurm's name of the job's cluster. None means `cluster.name` of the configuration if
+            `controller` is None, too; otherwise it means that only one cluster has a job with this id.
 
     Attributes:
         job_id: Slurm's job id.
     """
 
-    def __init__(self, job_id: int, controller: ControllerClient | None = None) -> None:
+    def __init__(
+        self, job_id: int, controller: ControllerClient | None = None, cluster: str | None = None
+    ) -> None:
         self.job_id = job_id
         self._controller = controller
+        self._cluster = cluster
 
     def __repr__(self) -> str:
         return f"EnergyJob({self.job_id})"
@@ -77,6 +83,7 @@ class EnergyJob:
 
         Raises:
             NotFoundError: senergyctld has no complete record after this time.
+            UsageError: the id names several jobs, such as the components of a heterogeneous job.
             ForbiddenError: the job belongs to another user.
             UnavailableError: senergyctld does not answer.
         """
@@ -90,11 +97,11 @@ class EnergyJob:
 
         Raises:
             NotFoundError: senergyctld has no complete record after this time, or no trace.
+            UsageError: the id names several jobs, such as the components of a heterogeneous job.
             ForbiddenError: the job belongs to another user.
             UnavailableError: senergyctld does not answer, or pandas is missing.
         """
-        self._usage(timeout_s)
-        return controller_frames.trace(self.job_id, controller=self._client())
+        return controller_frames.trace_frame(self._usage(timeout_s))
 
     def cancel(self) -> None:
         """Cancel the job. If the job has ended, do nothing.
@@ -113,6 +120,7 @@ class EnergyJob:
     def _client(self) -> ControllerClient:
         if self._controller is None:
             self._controller = controller_frames.client()
+            self._cluster = self._cluster or load().cluster.name
         return self._controller
 
     def _usage(self, timeout_s: float) -> JobUsage:
@@ -122,9 +130,11 @@ class EnergyJob:
                 answer = self._client().get(f"/v1/jobs/{self.job_id}")
             except NotFoundError:
                 continue
-            usages = summarise(AccountedRecord.from_json(item) for item in answer.get("records", []))
-            if usages and usages[-1].missing_nodes == 0:
-                return usages[-1]
+            usage = controller_frames.only_job(self.job_id, answer, self._cluster)
+            if usage is None:
+                continue
+            if usage.missing_nodes == 0:
+                return usage
             reason = "records of some nodes, or facts of Slurm's accounting, are missing"
         raise NotFoundError(f"job {self.job_id}", f"{reason} after {timeout_s:g} s")
 

@@ -106,6 +106,23 @@ def test_a_trace_is_the_sum_of_the_nodes_over_time(controller):
         frames.trace(12, controller=controller)
 
 
+def test_a_trace_of_an_id_with_several_jobs_is_refused(controller):
+    def job(number, cluster, **facts):
+        trace = encode_trace(START, 1.0, {"cpu": [number * 1.0] * 40})
+        return answer(record(number, cluster=cluster), job_info(number, **facts), trace)
+
+    tasks = [job(12 + task, "lab", display_id=f"12_{task}", array_job_id=12) for task in (0, 1)]
+    controller.response = {"records": tasks}
+    with pytest.raises(UsageError, match=r"12: it has several tasks .*'12_0'"):
+        frames.trace(12, controller=controller)
+    controller.response = {"records": [job(12, "lab"), job(12, "other")]}
+    with pytest.raises(UsageError, match="12: the clusters lab and other"):
+        frames.trace(12, controller=controller)
+    assert len(frames.trace(12, cluster="lab", controller=controller)) == 40
+    with pytest.raises(NotFoundError, match="12: it has no energy record"):
+        frames.trace(12, cluster="third", controller=controller)
+
+
 def test_the_queue_has_a_column_per_term():
     job = {
         "place": 1, "job_id": 5, "display_id": "5", "name": "x", "user": "ada", "account": "a",

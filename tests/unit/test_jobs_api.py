@@ -111,6 +111,31 @@ def test_a_record_is_complete_or_not_returned(monkeypatch):
     assert time.monotonic() - began_s < 30
 
 
+def component_of_14(offset):
+    facts = {"display_id": f"14+{offset}", "het_job_id": 14, "het_offset": offset}
+    return answer(record(14 + offset), job_info(14 + offset, **facts))
+
+
+@pytest.mark.parametrize("records", [[component_of_14(0)], [component_of_14(0), component_of_14(1)]])
+def test_one_component_is_not_returned_for_a_heterogeneous_job(records):
+    with pytest.raises(UsageError, match=r"job 14: .*frames\.jobs\('14'\).*'14\+0'"):
+        EnergyJob(14, Records(records)).record(0.0)
+    assert EnergyJob(15, Records([component_of_14(1)])).record(0.0)["display_id"] == "14+1"
+
+
+def test_a_job_of_another_cluster_is_not_returned(monkeypatch, tmp_path):
+    lab, other = (answer(record(12, cluster=name), job_info(12)) for name in ("lab", "other"))
+    with pytest.raises(UsageError, match="job 12: the clusters lab and other"):
+        EnergyJob(12, Records([lab, other])).record(0.0)
+    assert EnergyJob(12, Records([lab, other]), "lab").record(0.0)["cluster"] == "lab"
+    config = tmp_path / "energy.toml"
+    config.write_text('[cluster]\nname = "lab"\n')
+    monkeypatch.setenv("SENERGY_CONFIG", str(config))
+    monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(module.controller_frames, "client", lambda: Records([other], [other, lab]))
+    assert EnergyJob(12).record(30)["cluster"] == "lab"
+
+
 def test_waiting_ends_with_the_job_or_the_time(monkeypatch):
     monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.01)
     states = [{12: module_status("PENDING")}, {12: module_status("RUNNING")}, {12: module_status("FAILED")}]
