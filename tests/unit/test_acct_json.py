@@ -143,6 +143,35 @@ def test_without_the_plugin_the_document_is_built_from_rows(
 
 
 @pytest.mark.parametrize(
+    ("facts", "status", "code"),
+    [
+        (examples.job_info(11), [], None),
+        (examples.job_info(11, state=None), [], None),
+        (examples.job_info(11, exit_code="3:0"), ["ERROR"], 3),
+        (None, ["PENDING"], None),
+    ],
+    ids=["unknown", "unknown state", "known", "running"],
+)
+def test_without_slurmdbd_elapsed_time_and_exit_code_are_those_of_the_record(
+    facts: dict[str, Any] | None,
+    status: list[str],
+    code: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("slurm_energy.cli.acct_query.installed_release", lambda: None)
+    item = examples.answer(examples.record(11, end=examples.START + 40.6), facts)
+    records, running = ([item], []) if facts else ([], [item])
+    answers = {"/v1/records": {"scope": "all", "records": records}, "/v1/running": {"records": running}}
+    answers["/v1/untuned-runs"] = {"untuned_runs": [None]}
+    fake_controller.install(monkeypatch, answers)
+    assert main(["acct", "-j", "11", "--json"]) == 0
+    (job,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert job["time"]["elapsed"] == 41
+    assert (job["exit_code"]["status"], job["exit_code"]["return_code"]) == (status, number(code))
+
+
+@pytest.mark.parametrize(
     ("members", "displayed"),
     [
         ({}, "11"),

@@ -17,7 +17,6 @@ from slurm_energy.reports.acct.acct_fields import catalogue
 from slurm_energy.reports.acct.rows import AcctRow
 from slurm_energy.reports.labels.json_view import figures, node_object
 from slurm_energy.reports.labels.settings import applied_part
-from slurm_energy.slurm.sacct import seconds_of
 from slurm_energy.user_lookup import uid_of
 
 FORMAT_VERSION: Final = 2
@@ -186,8 +185,9 @@ def _text(row: AcctRow, name: str) -> str:
 
 
 def _count(row: AcctRow, name: str) -> int:
-    number = seconds_of(row.cells, name)
-    return 0 if number is None else int(number)
+    """Return a number rounded as in the column Elapsed; 0 if the cell contains no number."""
+    text = _text(row, name)
+    return round(float(text)) if text.replace(".", "", 1).isdecimal() else 0
 
 
 def _set(value: str | int | None) -> dict[str, Any]:
@@ -254,10 +254,17 @@ def _time(row: AcctRow) -> dict[str, Any]:
 
 
 def _exit_code(row: AcctRow) -> dict[str, Any]:
-    code, _, signal = _text(row, "ExitCode").partition(":")
-    status = "SIGNALED" if signal not in ("", "0") else "SUCCESS" if code == "0" else "ERROR"
+    """Return the exit code of a job or step. If it is unknown, as without slurmdbd, so is the status."""
+    text = _text(row, "ExitCode")
+    if not text and row.usage is not None and not row.is_step:
+        text = row.usage.job.exit_code or ""
+    code, _, signal = text.partition(":")
+    if not code:
+        status = ["PENDING"] if row.unfinished else []
+    else:
+        status = ["SIGNALED" if signal not in ("", "0") else "SUCCESS" if code == "0" else "ERROR"]
     return {
-        "status": [status if code else "PENDING"],
+        "status": status,
         "return_code": _set(code),
         "signal": {"id": _set(signal or None), "name": ""},
     }

@@ -60,6 +60,11 @@ class AcctRow:
         return self.state in _UNFINISHED
 
     @property
+    def unfinished(self) -> bool:
+        """Whether the job or step has not ended, or not started."""
+        return self.running or self.state in _NOT_STARTED
+
+    @property
     def started(self) -> bool:
         """Whether Slurm has started the job or step on at least one node."""
         if self.state in _NOT_STARTED or self.cells.get("NodeList", "") in _NO_NODES:
