@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.acct import acct_fields, acct_row_fields
 from slurm_energy.reports.acct.rows import AcctRow, VisibleJobs, joined, program_of
 from slurm_energy.reports.usage import AccountedRecord, JobInfo, JobUsage, summarise
-from slurm_energy.slurm import sacct
+from slurm_energy.slurm import job_state, sacct
 from slurm_energy.slurm.release import Release
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _MAX_IDS: Final = 5000
 _WINDOW_MARGIN_S: Final = 3600.0
 _COMPLETED: Final = "COMPLETED"
 _RUNNING_KEYS: Final = ("job", "user", "partition", "node")
+_TASK_OR_COMPONENT: Final = re.compile(r"[_+]")
 
 
 def installed_release() -> Release | None:
@@ -125,19 +127,47 @@ def _selected_running(
     jobs, users, partitions, nodes = (
         frozenset(filter(None, parameters.get(key, "").split(","))) for key in _RUNNING_KEYS
     )
-    job_ids = {word.partition(".")[0] for word in jobs}
+    with_steps = parameters.get("steps") == "1"
+    displayed_ids = _displayed_ids(jobs) if records else {}
 
     def is_selected(record: EnergyRecord) -> bool:
+        names = _names_of(record, displayed_ids.get(record.job_id, ""), with_steps)
         return (
-            (not job_ids or str(record.job_id) in job_ids)
+            (bool(jobs & names) if jobs else record.step is None or with_steps)
             and (not users or bool(users & {record.user, str(record.uid)}))
             and (not partitions or record.partition in partitions)
             and (not nodes or record.node in nodes)
-            and (record.step is None or parameters.get("steps") == "1")
         )
 
-    job = JobInfo(state="RUNNING")
-    return [replace(item, job=job) for item in records if is_selected(item.record)]
+    return [
+        replace(item, job=JobInfo(state="RUNNING", display_id=displayed_ids.get(item.record.job_id)))
+        for item in records
+        if is_selected(item.record)
+    ]
+
+
+def _displayed_ids(jobs: Collection[str]) -> dict[int, str]:
+    """Return the ids of active jobs as Slurm shows them, by numeric job id. Live reports do not contain them.
+
+    Args:
+        jobs: jobs and steps that the user selected; if empty, the result is empty.
+    """
+    ids = sorted({word.partition(".")[0] for word in jobs})
+    return job_state.read_displayed_ids(ids) if ids else {}
+
+
+def _names_of(record: EnergyRecord, displayed_id: str, with_steps: bool) -> set[str]:
+    """Return the names by which a user selects a record: `40`, `12_3`, `12`, and for a step `12_3.0`.
+
+    Args:
+        record: record of a job or step.
+        displayed_id: id of the job as Slurm shows it; empty if unknown.
+        with_steps: whether the name of a job also selects its steps.
+    """
+    ids = {str(record.job_id), displayed_id, _TASK_OR_COMPONENT.split(displayed_id)[0]}
+    if record.step is None:
+        return ids
+    return {f"{job_id}.{record.step}" for job_id in ids} | (ids if with_steps else set())
 
 
 def read_energy(

@@ -111,6 +111,25 @@ def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[i
     return statuses
 
 
+def read_displayed_ids(job_ids: Sequence[str], run: Runner | None = None) -> dict[int, str]:
+    """Return the ids of active jobs as Slurm shows them (`12_3`, `14+0`), by numeric job id.
+
+    The result contains the tasks and components of active arrays and heterogeneous jobs. It is empty if no
+    job is active, or if slurmctld does not answer.
+
+    Args:
+        job_ids: job ids as users write them: `12`, `12_3`, `14+0`.
+        run: function that executes a command and returns the output; None means a runner with a timeout of
+            `TIMEOUT_S`.
+    """
+    run = run or CommandRunner(TIMEOUT_S)
+    try:
+        rows = list(squeue_rows(["-h", "-j", ",".join(job_ids)], ["%A", "%i"], run))
+    except UnavailableError:
+        return {}
+    return {int(job_id): displayed for job_id, displayed in rows if job_id.isdecimal()}
+
+
 def find_own_jobs(names: Sequence[str], run: Runner | None = None) -> dict[str, int]:
     """Return the ids of the caller's own jobs with given names.
 

@@ -22,6 +22,8 @@ from slurm_energy.accounting.records.record_selection import RecordSelection
 from slurm_energy.cli import acct, acct_options, acct_query, record_query
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
+from slurm_energy.slurm import job_state
+from slurm_energy.slurm.command import Command
 
 NOW = datetime(2026, 11, 21, 4, 43, 21)
 MIDNIGHT = f"{datetime(2026, 11, 21, tzinfo=UTC).timestamp():.0f}"
@@ -146,6 +148,53 @@ def test_field_list_matches_golden_files(capsys: pytest.CaptureFixture[str]) -> 
     golden_files.compare("acct_helpformat.txt", capsys.readouterr().out)
     assert main(["acct", "-ev"]) == 0
     assert "EDPRaw             EDP as a plain number, J*s\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("selected", "squeue", "shown"),
+    [
+        (["-j", "12"], True, ["12_3", "12_5", "12_5.0"]),
+        (["-j", "12", "-X"], True, ["12_3", "12_5"]),
+        (["-j", "12_3"], True, ["12_3"]),
+        (["-j", "40"], True, ["12_3"]),
+        (["-j", "14+1"], True, ["14+1"]),
+        (["-j", "12.0"], True, ["12_5.0"]),
+        (["-j", "12_5.0", "-X"], True, ["12_5.0"]),
+        (["-j", "12.batch"], True, []),
+        (["-j", "13"], True, []),
+        (["-j", "12"], False, ["12", "12.0"]),
+        (["-j", "12_3"], False, []),
+        (["-a"], True, ["12", "12.0", "15", "40"]),
+    ],
+)
+def test_running_jobs_are_selected_like_ended_ones(
+    selected: list[str],
+    squeue: bool,
+    shown: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Tasks 3 and 5 of array 12 and component 1 of job 14 run; task 5 has the numeric id of the array."""
+
+    def run(argv: Command) -> str:
+        if not squeue:
+            raise UnavailableError("squeue", "slurmctld does not answer")
+        assert argv[:2] == ["squeue", "-h"]
+        delimiter = argv.environment["SQUEUE_FORMAT"].rpartition("%i")[2]
+        ids = [("12", "12_5"), ("40", "12_3"), ("15", "14+1")]
+        return "".join(f"{number}{delimiter}{text}{delimiter}\n" for number, text in ids)
+
+    monkeypatch.setattr(job_state, "CommandRunner", lambda timeout_s: run)
+    running = [examples.record(12), examples.record(12, step="0"), examples.record(40), examples.record(15)]
+    fake_controller.install(
+        monkeypatch,
+        {
+            "/v1/records": {"scope": "all", "records": []},
+            "/v1/running": {"records": [record.to_json() for record in running]},
+        },
+    )
+    assert main(["acct", *selected, "-nP", "-o", "jobid"]) == 0
+    assert capsys.readouterr().out.splitlines() == shown
 
 
 def test_no_jobs_gives_the_header_only(
