@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli import acct_options
-from slurm_energy.cli.output import emit, emit_verbatim
+from slurm_energy.cli.output import emit, emit_verbatim, note
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.garbage_collection import paused_collection
 
@@ -141,9 +141,13 @@ def _style(args: argparse.Namespace) -> Style:
 def _print_table(
     args: argparse.Namespace, rows: Sequence[AcctRow], columns: list[Column[AcctRow]], style: Style
 ) -> None:
+    from slurm_energy.reports.acct.acct_row_fields import incomplete_sums
     from slurm_energy.reports.table import TableLayout, table_lines
 
     layout = TableLayout(not args.noheader, args.delimiter if args.parsable else None, args.parsable == "p")
     jobs = [row for row in rows if not row.is_step] if args.total else None
     # Values are already escaped. The delimiter is chosen by the user and may be a tab.
     (emit_verbatim if args.parsable else emit)(table_lines(rows, columns, style, layout, jobs))
+    if jobs and (counts := incomplete_sums(columns, jobs)):
+        names = ", ".join(f"{name} ({count} of {len(jobs)} jobs)" for name, count in counts.items())
+        note(f"the sums leave out jobs whose value is unknown: {names}")

@@ -146,6 +146,49 @@ def test_the_currency_is_that_of_the_site(table: Any) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("columns", "noted"),
+    [
+        ("jobid,quality,consumedenergy,co2e,cost", "CO2e (2 of 3 jobs), Cost (1 of 3 jobs)"),
+        ("jobid,consumedenergy,cost", "ConsumedEnergy (1 of 3 jobs), Cost (1 of 3 jobs)"),
+        ("jobid,quality,consumedenergy", ""),
+        ("jobid,quality,cpuenergy,embodiedco2e,facilityenergy", ""),
+    ],
+)
+def test_a_sum_without_unknown_values_is_noted(
+    columns: str, noted: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The price is known for jobs 1 and 2, the carbon intensity for job 1 only; job 3 has no known energy."""
+    hour = GridFactor(GridSeries(SeriesSource("csv"), [(START, START + 3600.0, 300.0)]))
+    later = examples.record(
+        2, start=START + 7200, end=START + 7240, components=(ComponentEnergy("node", 3.6e6, "ipmi"),)
+    )
+    unknown = examples.record(3, components=(ComponentEnergy("node", None, None),))
+    answers = [*job(1, 1, 1000.0, 3600.0), *(examples.answer(one, None) for one in (later, unknown))]
+    grid = GridFactors(hour, GridFactor(GridSeries(SeriesSource("csv"), [(START, START + 7300.0, 0.25)])))
+    fake_controller.install(
+        monkeypatch, {"/v1/records": {"scope": "all", "records": answers}, "/v1/grid": grid.to_json()}
+    )
+    assert main(["acct", "-a", "--total", "-o", columns]) == 0
+    printed = capsys.readouterr()
+    notes = [line for line in printed.err.splitlines() if "leave out" in line]
+    expected = "senergy: note: the sums leave out jobs whose value is unknown: "
+    assert [line.removeprefix(expected) for line in notes] == ([noted] if noted else [])
+
+
+def test_unknown_emissions_are_not_empty_cells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    series = GridSeries(SeriesSource("csv"), [(START - 7200.0, START - 3600.0, 300.0)])
+    grid = GridFactors(GridFactor(series)).to_json()
+    records = {"scope": "all", "records": job(1, 1, 1000.0, 3600.0)}
+    fake_controller.install(monkeypatch, {"/v1/records": records, "/v1/grid": grid})
+    assert main(["acct", "-n", "-a", "-o", "jobid,co2e,co2eitraw,cost", "--total"]) == 0
+    row, _, total = capsys.readouterr().out.splitlines()
+    assert row.split() == ["1", "unknown", "unknown"]  # no price is configured
+    assert total.split() == ["1", "job", "unknown", "unknown"]
+
+
 def test_every_gram_names_its_source(table: Any) -> None:
     basis = table(job(1, 1, 1000.0, 3600.0), FRANCE, "-o", "gridbasis")["GridBasis"]
     assert basis.startswith("CO2e: ") and "FR" in basis and basis.endswith("PUE 1.2")

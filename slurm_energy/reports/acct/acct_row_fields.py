@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from slurm_energy.grid.footprint import DEFAULT_CURRENCY, Footprint
-from slurm_energy.reports.acct.fields import Field, Value
+from slurm_energy.reports.acct.fields import Field, Value, never
 from slurm_energy.reports.acct.rows import AcctRow
 from slurm_energy.reports.table import Column
 from slurm_energy.tuning.sweep.metrics import energy_delay_sum
@@ -80,8 +80,47 @@ def _energy_delay_sum(row: AcctRow) -> Value:
     )
 
 
+def incomplete_sums(columns: Sequence[Column[AcctRow]], jobs: Sequence[AcctRow]) -> dict[str, int]:
+    """Return the columns whose sum leaves out jobs with an unknown value, with the number of these jobs.
+
+    The column Quality marks incomplete sums of energy. If it is shown, only columns of emissions and cost are
+    returned, because these may be unknown for a known energy.
+
+    Args:
+        columns: columns of the table.
+        jobs: rows of the jobs in the sum.
+    """
+    with_quality = any(column.field.name == "Quality" for column in columns)
+    counts = {}
+    for field in (column.field for column in columns if column.field.additive):
+        if with_quality and field.name not in _FOOTPRINT:
+            continue
+        unknown = sum(field.value(row) is None and _has_value(row, field) for row in jobs)
+        if unknown and any(field.value(row) is not None for row in jobs):
+            counts[field.name] = unknown
+    return counts
+
+
+def _has_value(row: AcctRow, field: Field[AcctRow]) -> bool:
+    """Return whether a row has a value in a column, which may be unknown.
+
+    A job without a record has emissions and cost, but no footprint.
+    """
+    return field.expected(row) or (field.name in _FOOTPRINT and row.usage is None and row.awaited)
+
+
 def _of_footprint(value: Callable[[Footprint], Value]) -> Callable[[AcctRow], Value]:
     return lambda row: None if row.footprint is None else value(row.footprint)
+
+
+def _with_carbon(row: AcctRow) -> bool:
+    """Return whether a row has emissions: the site has configured a carbon intensity."""
+    return row.footprint is not None and row.footprint.carbon is not None
+
+
+def _with_price(row: AcctRow) -> bool:
+    """Return whether a row has a cost: the site has configured a price."""
+    return row.footprint is not None and row.footprint.cost is not None
 
 
 def _without_pue(amount: float | None, footprint: Footprint) -> float | None:
@@ -101,16 +140,21 @@ def _basis(footprint: Footprint) -> Value:
 
 
 def _with_raw(
-    name: str, widths: tuple[int, int], value: Callable[[AcctRow], Value], doc: str, unit: str
+    name: str,
+    widths: tuple[int, int],
+    value: Callable[[AcctRow], Value],
+    doc: str,
+    unit: str,
+    expected: Callable[[AcctRow], bool] = never,
 ) -> tuple[Field[AcctRow], Field[AcctRow]]:
     """Return two output columns of one value: scaled with decimal prefixes, and in the base unit.
 
     The name of the second column ends in `Raw`.
     """
-    raw = f"{name} as a plain number, {unit}"
+    options: dict[str, Any] = {"unit": unit, "additive": True, "expected": expected}
     return (
-        Field(name, widths[0], "scaled", value, f"{doc}, {unit}", unit=unit, additive=True),
-        Field(f"{name}Raw", widths[1], "number", value, raw, unit=unit, additive=True),
+        Field(name, widths[0], "scaled", value, f"{doc}, {unit}", **options),
+        Field(f"{name}Raw", widths[1], "number", value, f"{name} as a plain number, {unit}", **options),
     )
 
 
@@ -125,6 +169,7 @@ ROW_FIELDS: Final[tuple[Field[AcctRow], ...]] = (
         _of_footprint(lambda footprint: footprint.grams),
         "emissions of the energy, including the PUE if it is configured; GridBasis names the source",
         "g",
+        _with_carbon,
     ),
     *_with_raw(
         "CO2eIT",
@@ -132,6 +177,7 @@ ROW_FIELDS: Final[tuple[Field[AcctRow], ...]] = (
         _of_footprint(lambda footprint: _without_pue(footprint.grams, footprint)),
         "emissions of the energy of the computers alone, without the PUE",
         "g",
+        _with_carbon,
     ),
     *_with_raw(
         "EmbodiedCO2e",
@@ -148,6 +194,7 @@ ROW_FIELDS: Final[tuple[Field[AcctRow], ...]] = (
         "cost of the energy, including the PUE if it is configured; GridBasis names the source",
         unit=DEFAULT_CURRENCY,
         additive=True,
+        expected=_with_price,
     ),
     Field(
         "CostIT",
@@ -157,6 +204,7 @@ ROW_FIELDS: Final[tuple[Field[AcctRow], ...]] = (
         "cost of the energy of the computers alone, without the PUE",
         unit=DEFAULT_CURRENCY,
         additive=True,
+        expected=_with_price,
     ),
     *_with_raw(
         "FacilityEnergy",
