@@ -46,7 +46,8 @@ def read_csv(
         if header is None:
             raise UsageError(name, "is empty", _FORMAT)
         factor = _unit_factor(header, f"{name}:1", quantity, currency)
-        points = list(_points(reader, name, lambda text: _value(text, factor, quantity)))
+        rows = TimedRows(name, _FORMAT, len(header)).read(reader)
+        points = list(_points(rows, lambda text: _value(text, factor, quantity)))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{name}:{reader.line_num}", str(error), _FORMAT) from None
     if not any(value is not None for _, value in points):
@@ -91,6 +92,7 @@ def parse_time(text: str) -> float:
 
 
 _FORMAT: Final = "write a header such as time,g/kWh and rows such as 2026-01-01T00:00Z,213.5"
+_DECIMAL_POINT: Final = "write numbers with a decimal point, not a decimal comma"
 
 
 def _unit_factor(header: list[str], location: str, quantity: GridQuantity, currency: str) -> float:
@@ -112,6 +114,7 @@ class TimedRows:
     Attributes:
         name: name of the file, for errors.
         expected: description of the format, for errors.
+        columns: number of columns in the header.
         fields: number of fields that a row needs at least.
         too_short: text of the error for a row with fewer fields.
         time_field: number of the field with the time.
@@ -119,6 +122,7 @@ class TimedRows:
 
     name: str
     expected: str
+    columns: int
     fields: int = 2
     too_short: str = "needs a time and a value"
     time_field: int = 0
@@ -129,7 +133,8 @@ class TimedRows:
         Empty rows are skipped.
 
         Raises:
-            UsageError: a row is too short, its time is wrong or does not ascend, or there are too many rows.
+            UsageError: a row is too short or too long, its time is wrong or does not ascend, or there are too
+                many rows.
         """
         before = -1.0
         for line, row in enumerate(rows, 2):
@@ -140,6 +145,9 @@ class TimedRows:
                 raise UsageError(location, f"has more than {MAX_ROWS} rows")
             if len(row) < self.fields:
                 raise UsageError(location, self.too_short, self.expected)
+            if any(field.strip() for field in row[self.columns :]):
+                # 0,25 without quotes is two fields, and the value would be 0.
+                raise UsageError(location, "has more fields than the header", _DECIMAL_POINT)
             text = row[self.time_field]
             try:
                 time_s = parse_time(text)
@@ -152,9 +160,9 @@ class TimedRows:
 
 
 def _points(
-    rows: Iterable[list[str]], name: str, parse_value: Callable[[str], float | None]
+    rows: Iterable[tuple[str, float, list[str]]], parse_value: Callable[[str], float | None]
 ) -> Iterator[tuple[float, float | None]]:
-    for location, time_s, row in TimedRows(name, _FORMAT).read(rows):
+    for location, time_s, row in rows:
         try:
             value = parse_value(row[1])
         except ValueError as error:

@@ -77,7 +77,9 @@ def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSe
         if not header:
             raise UsageError(name, "is empty", _FORMAT)
         time_field, column = _columns(header, f"{name}:1", signal)
-        times, values = _rows(reader, name, time_field, column)
+        fields = max(time_field, *column.fields) + 1
+        timed = TimedRows(name, _FORMAT, len(header), fields, "has too few columns", time_field)
+        times, values = _rows(timed.read(reader), column)
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{name}:{reader.line_num}", str(error), _FORMAT) from None
     if not times:
@@ -208,14 +210,10 @@ _FINDERS: Final[dict[SignalName, Callable[[list[str]], _Column | None]]] = {
 }
 
 
-def _rows(
-    rows: Iterable[list[str]], name: str, time_field: int, column: _Column
-) -> tuple[list[float], list[float]]:
+def _rows(rows: Iterable[tuple[str, float, list[str]]], column: _Column) -> tuple[list[float], list[float]]:
     times: list[float] = []
     values: list[float] = []
-    fields = max(time_field, *column.fields) + 1
-    timed = TimedRows(name, _FORMAT, fields, "has too few columns", time_field)
-    for location, time_s, row in timed.read(rows):
+    for location, time_s, row in rows:
         times.append(time_s)
         values.append(_value(row, column, location))
     return times, values

@@ -281,6 +281,8 @@ def test_csv_by_hand() -> None:
         ("time,g/kWh\n5,nan\n", "f:2: 'nan': must be a finite number"),
         ("time,g/kWh\n5,1e9\n", "f:2: '1e9': must be"),
         ("time,g/kWh\n5\n", "f:2: needs a time and a value"),
+        ("time,g/kWh\n5,213,5\n", "f:2: has more fields than the header: write numbers with a decimal point"),
+        ("time,g/kWh,note\n5,3,x\n6,213,5,x\n", "f:3: has more fields than the header"),
         ("time,g/kWh\n5,\n", "f: has no values"),
         ("time,g/kWh\n1e300,5\n", "f:2: '1e300' is not a time"),
         ("time,g/kWh\nnan,5\n", "f:2: 'nan' is not a time"),
@@ -291,6 +293,12 @@ def test_csv_errors_name_the_line(text: str, words: str) -> None:
         read_csv(text.splitlines(True), "f", GridQuantity.CARBON, "EUR")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_csv_rows_may_end_with_empty_fields_and_lack_a_remark() -> None:
+    text = "time,g/kWh,note\n0,5,\n3600,6\n7200,7,x,,\n"
+    samples = read_csv(text.splitlines(True), "x", GridQuantity.CARBON, "EUR")
+    assert [value for _, _, value in samples] == [5.0, 6.0, 7.0]
 
 
 @given(SAMPLES)

@@ -152,6 +152,10 @@ def test_units_are_taken_from_the_header(header, signal, factor):
         (["time,EUR/MWh", "0,nan"], "f.csv:2: 'nan' is not a plausible value"),
         (["time,EUR/MWh", "0,1e300"], "f.csv:2: '1e300' is not a plausible value"),
         (["time,EUR/MWh", "0"], "f.csv:2: has too few columns"),
+        (
+            ["time,EUR/MWh", "0,85,5"],
+            "f.csv:2: has more fields than the header: write numbers with a decimal",
+        ),
         (["time,EUR/MWh"], "f.csv: has no rows"),
         ([], "f.csv: is empty"),
         (["time,EUR/MWh", "0,1", "1,1", "2,1", "1e9,1"], "f.csv: covers more than"),
