@@ -70,8 +70,11 @@ def write_csv(series: GridSeries, quantity: GridQuantity, currency: str) -> Iter
 
 
 def iso_time(time_s: float) -> str:
-    """Return a Unix time as ISO 8601 in UTC, with a fraction only if the time has one."""
-    text = datetime.fromtimestamp(time_s, UTC).isoformat()
+    """Return a Unix time as ISO 8601 in UTC, with a fraction only if the time has one.
+
+    The last value of a series may apply beyond the year 9999. A time after this year is written as its end.
+    """
+    text = datetime.fromtimestamp(min(time_s, _MAX_TIME_S), UTC).isoformat()
     return text.replace("+00:00", "Z")
 
 

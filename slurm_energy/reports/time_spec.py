@@ -47,9 +47,10 @@ def parse_time(text: str, now: datetime, name: str = "time") -> float:
     Raises:
         UsageError: the text is not a time in one of these notations.
     """
-    if match := _UTS.fullmatch(text):
-        return float(match[1])
     try:
+        if match := _UTS.fullmatch(text):
+            # Times after the year 9999 cannot be written as a date.
+            return datetime.fromtimestamp(int(match[1]), now.tzinfo).timestamp()
         return _Reading(now).read(text).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(

@@ -153,6 +153,15 @@ def test_export_can_be_read_again(
     )
 
 
+@pytest.mark.parametrize("last", ["9999-12-31T23:00Z", "253402300799"])
+def test_check_of_a_value_that_applies_beyond_the_year_9999(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, last: str
+) -> None:
+    path = tmp_path / "carbon.csv"
+    path.write_text(f"time,g/kWh\n2026-03-10T08:00Z,300\n{last},250\n")
+    assert "10T08:00:00Z to 9999-12-31T23:59:59Z, 250 to" in output(capsys, "grid", "check", str(path))
+
+
 def test_png(
     controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

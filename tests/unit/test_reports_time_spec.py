@@ -10,7 +10,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
@@ -71,7 +71,7 @@ REFUSED_AS_SACCT = [
     "23:59:60", "13:30PM", "2026", "11201", "1120261", "0/5", "2026-13-01", "2026-2-3", "11.20.2026",
     "12/31/1999", "2026-11-20T12", "2026-11-20T12:30:15.5", "2026-11-20Z", "12:30:15:16", "uts12", "T-",
 ]  # fmt: skip
-REFUSED_UNLIKE_SACCT = ["2026-02-31", "12:30 12:31", "1120 1121", ""]
+REFUSED_UNLIKE_SACCT = ["2026-02-31", "12:30 12:31", "1120 1121", "", "uts999999999999", "uts253402300800"]
 
 
 @pytest.mark.parametrize(("text", "expected"), AS_SACCT)
@@ -90,6 +90,17 @@ def test_month_without_year_is_the_latest_past_one() -> None:
     january = NOW.replace(month=1, day=2)
     assert parse_time("0131", january) == datetime(2026, 1, 31, tzinfo=ZONE).timestamp()
     assert parse_time("0201", january) == datetime(2025, 2, 1, tzinfo=ZONE).timestamp()
+
+
+@given(st.integers(0, 10**12 - 1))
+@example(253402300799)
+def test_every_time_that_is_read_can_be_written(seconds: int) -> None:
+    for zone in (ZONE, ZoneInfo("Pacific/Kiritimati"), ZoneInfo("Pacific/Pago_Pago")):
+        now = NOW.astimezone(zone)
+        try:
+            assert len(format_time(parse_time(f"uts{seconds:07d}", now), now=now)) == 19
+        except UsageError as error:
+            assert "is not a time" in str(error)
 
 
 @given(st.text(max_size=40))
