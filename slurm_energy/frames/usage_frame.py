@@ -64,7 +64,7 @@ def report(
         `frame.attrs["currency"]` is the currency of `cost`; `frame.attrs["notes"]` contains remarks.
 
     Raises:
-        UsageError: an argument is malformed.
+        UsageError: an argument is malformed, or the time range does not end after its start.
         UnavailableError: the controller does not answer, or pandas is missing.
     """
     groups = [by] if isinstance(by, str) else list(by or ())
@@ -87,8 +87,14 @@ def _window(start: Time, end: Time) -> tuple[float, float]:
     midnight = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
     first = seconds(start) if start is not None else (midnight - timedelta(days=1)).timestamp()
     if end is not None:
-        return first, seconds(end)
-    return first, midnight.timestamp() if start is None else datetime.now().timestamp()
+        last = seconds(end)
+    else:
+        last = midnight.timestamp() if start is None else datetime.now().timestamp()
+    if not 0 <= first < last:
+        raise UsageError(
+            "start: the time range does not end after its start", todo="give an earlier start or a later end"
+        )
+    return first, last
 
 
 def _group_columns(groups: Iterable[str]) -> list[FrameColumn]:

@@ -204,3 +204,13 @@ def test_a_report_adds_up_to_the_meter_and_has_one_row_per_group_and_interval():
         frames.report("group", controller=controller)
     with pytest.raises(UsageError, match="one of all, hour"):
         frames.report(interval="year", controller=controller)
+
+
+@pytest.mark.parametrize(
+    "window", [{"start": "now", "end": "now-7days"}, {"start": 5.0, "end": 5.0}, {"start": "now+1day"}]
+)
+def test_a_report_must_end_after_its_start(window):
+    controller = UsageController(None)
+    with pytest.raises(UsageError, match="start: the time range does not end after its start"):
+        frames.report(**window, controller=controller)
+    assert not controller.requests
