@@ -35,8 +35,11 @@ _FLAGS = {
 """Flag and bounds of each knob of an operating point, for knobs that a job can set by a flag."""
 _HARMFUL_EDP = 1.05
 """A cap counts as harmful if it multiplies the energy-delay product by this factor or more."""
-NAMEPLATE = "nameplate"
-"""Source of a prediction for which nothing is known about the run time except the time limit."""
+_HISTORY = "history"
+"""Source of a prediction whose run time comes from finished runs of similar jobs.
+
+The training model assumes one epoch instead, and the nameplate assumes the time limit.
+"""
 UNKNOWN = "no run of this program at other settings is known, and the training model does not know it"
 UNKNOWN_TODO = "name the program (--energy-model) and the GPUs (--gpus=KIND:N), or run it with policy edp"
 
@@ -51,7 +54,7 @@ class BestSettings:
         point: operating point with the lowest value of the objective; None if no setting is better than the
             untuned job.
         time_limit_s: time limit within which the job ends in 95 of 100 cases, rounded up to a multiple of
-            60; None if unknown.
+            60; None if no run of a similar job is known.
     """
 
     objective: Objective
@@ -61,7 +64,7 @@ class BestSettings:
 
     @property
     def flags(self) -> dict[str, str]:
-        """Options of sbatch that request the best settings, with their values, including `--time`."""
+        """Options of sbatch that request the best settings, with their values, and `--time` if known."""
         point = OperatingPoint() if self.point is None else self.point.point
         values = {flag: getattr(point, knob) for knob, (flag, _) in _FLAGS.items()}
         flags = {
@@ -163,11 +166,12 @@ def best_settings(
         curve: response curve of the job.
         objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum slowdown.
         bounds: minimum and maximum settings that the site allows.
-        untuned: prediction for the job without power caps; None if the time is unknown.
+        untuned: prediction for the job without power caps; None if the time is unknown. Only a prediction
+            from history yields a time limit.
     """
     point = best_point(curve, objective, lambda candidate: _can_request(candidate, bounds))
     limit_s = None
-    if untuned is not None and untuned.source != NAMEPLATE:
+    if untuned is not None and untuned.source == _HISTORY:
         ratio = 1.0 if point is None else point.time_ratio + (point.time_error or 0.0)
         limit_s = 60.0 * math.ceil(untuned.duration_s.high * ratio / 60.0)
     return BestSettings(objective, curve, point, limit_s)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def best_values(
     args: argparse.Namespace, objective: Objective, template: Template, text: str, given: dict[str, str]
 ) -> dict[str, str]:
-    """Return values for the variables of a template: the best known settings, and the time limit.
+    """Return values for the variables of a template: the best known settings, and the time limit if known.
 
     A saved sweep of the program is preferred, because it also measured threads, processes and batch size.
 

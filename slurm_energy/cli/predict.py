@@ -31,10 +31,10 @@ EPILOG = """\
 With a batch script, the command prints the resources that the script requests and the predicted time, power
 and energy of the job. The prediction comes from runs of similar jobs (your own; for operators all). If there
 are none, it comes from the model that the script names with --energy-model, else from the time limit and the
-TDP of the hardware. Runs of similar jobs require a controller. --best names the settings and the time limit
-that serve an objective best, from runs of this program at other settings, else from the training model. If a
-GPU cap is predicted to do harm, a note says so. Section [oracle] of the configuration names calibrations and
-hardware files of the site.
+TDP of the hardware. Runs of similar jobs require a controller. --best names the settings that serve an
+objective best, from runs of this program at other settings, else from the training model, and a time limit if
+runs of similar jobs are known. If a GPU cap is predicted to do harm, a note says so. Section [oracle] of the
+configuration names calibrations and hardware files of the site.
 
 Without a script, the command prints a table of alternatives. A model is the name of a workload profile
 (--list) or a .json file. The batch size is samples per GPU and step, caps are watts per GPU; power and energy

@@ -31,9 +31,10 @@ examples:
   senergy template render pytorch-ddp --set script=train.py --set gpus= --best edp -o train.sh
   senergy template render senergyd.service -o /etc/systemd/system/senergyd.service
 
---best fills in the settings and the time limit that serve an objective best, as `senergy predict --best`
-names them. Values that --set gives are kept. A template such as pytorch-ddp takes them from the newest
-saved sweep of its Python file: threads, processes and batch size, too.
+--best fills in the settings that serve an objective best, and the time limit if runs of similar jobs are
+known, as `senergy predict --best` names them. Values that --set gives are kept. A template such as
+pytorch-ddp takes the settings from the newest saved sweep of its Python file: threads, processes and batch
+size, too.
 
 Energy flags are checked as by sbatch. Line breaks in values become blanks. Values inserted into shell code
 are quoted, except values that are shell code themselves. Templates of the site are stored in the folder

@@ -29,6 +29,16 @@ SCRIPT = """#!/bin/bash
 #SBATCH --energy-model=resnet50
 srun python train.py
 """
+HISTORY = {
+    "duration_s": {"mean": 1400.0, "low": 1300.0, "high": 1500.0},
+    "power_watts": {"mean": 280.0, "low": 270.0, "high": 290.0},
+    "energy_joules": {"mean": 392000.0, "low": 351000.0, "high": 435000.0},
+    "source": "history",
+    "basis": "12 runs",
+    "age_s": 10800.0,
+    "observations": 12,
+    "notes": [],
+}
 RATIOS = {100.0: (3.0, 0.5), 150.0: (1.4, 0.6), 200.0: (1.06, 0.75), 250.0: (1.01, 0.9)}
 
 
@@ -94,8 +104,10 @@ def test_only_settings_that_a_flag_can_make_are_chosen() -> None:
 
 
 class Controller(FakeController):
+    history: Any = None
+
     def post(self, path: str, body: Any) -> Any:
-        return {"predictions": [None]}
+        return {"predictions": [self.history]}
 
 
 @pytest.fixture
@@ -126,17 +138,37 @@ def test_learned_runs_of_the_script_precede_the_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = controller(monkeypatch, learned("NVIDIA H100 PCIe"), learned())
+    monkeypatch.setattr(fake, "history", HISTORY)
     answer = predicted(capsys, "--best", "edp")
     best = answer["best"]
     assert (best["objective"], best["hardware"], best["slowdown_limit"]) == ("edp", "NVIDIA A40", None)
-    limit_s = 60 * math.ceil(answer["prediction"]["duration_s"]["high"] * 1.06 / 60)
-    assert best["time_limit_s"] == limit_s and best["point"]["count"] == 3
+    assert best["time_limit_s"] == 60 * math.ceil(1500 * 1.06 / 60) and best["point"]["count"] == 3
     assert best["flags"]["--energy-gpu-cap"] == "200"
     ((path, query),) = fake.asked
     assert path == "/v1/tuning" and query["user"] == "alice" and len(query["workload"]) == 16
     assert predicted(capsys, "--best", "energy")["best"]["flags"]["--energy-gpu-cap"] == "250"
     limited = predicted(capsys, "--best", "edp", "--slowdown", "0.5%")["best"]
     assert (limited["point"], list(limited["flags"])) == (None, ["--time"])
+
+
+def test_only_runs_of_similar_jobs_yield_a_time_limit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The training model assumes one epoch: a job of 90 epochs would be killed at a limit from the model."""
+    fake = controller(monkeypatch, learned())
+    answer = predicted(capsys, "--best", "edp")
+    assert answer["prediction"]["source"] == "model" and "assumed: one epoch" in answer["prediction"]["basis"]
+    assert answer["best"]["time_limit_s"] is None
+    assert answer["best"]["flags"] == {"--energy-gpu-cap": "200"}
+    render = ["template", "render", "gpu", "--set", "command=train", "--set", "model=resnet50"]
+    render += ["--gpu", "a40", "--best", "edp"]
+    assert cli.main(render) == 0
+    without_history = capsys.readouterr().out
+    assert "#SBATCH --energy-gpu-cap=200\n" in without_history and "--time" not in without_history
+    monkeypatch.setattr(fake, "history", HISTORY)
+    assert predicted(capsys, "--best", "edp")["best"]["flags"]["--time"] == "00:27:00"
+    assert cli.main(render) == 0
+    assert "#SBATCH --time=00:27:00\n" in capsys.readouterr().out
 
 
 def test_the_model_answers_without_a_controller(
@@ -151,6 +183,7 @@ def test_the_model_answers_without_a_controller(
     out = capsys.readouterr().out
     assert "note    a cap of 100 W per GPU multiplies the EDP by " in out
     assert "best    edp: GPU limit " in out and "(predicted, oracle)\nuse     --energy-gpu-cap=" in out
+    assert "--time" not in out.split("\nuse ")[1]
     (folder / "job.sh").write_text("#!/bin/sh\ntrue\n")
     assert cli.main(["predict", "job.sh", "--best", "edp"]) == 0
     assert "note    --best: no run of this program at other settings is known" in capsys.readouterr().out
@@ -159,7 +192,7 @@ def test_the_model_answers_without_a_controller(
 def test_a_template_is_filled_in(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    controller(monkeypatch, learned())
+    monkeypatch.setattr(controller(monkeypatch, learned()), "history", HISTORY)
     render = ["template", "render", "gpu", "--set", "command=python train.py", "--set", "model=resnet50"]
     assert cli.main([*render, "--gpu", "a40", "--best", "edp"]) == 0
     captured = capsys.readouterr()
