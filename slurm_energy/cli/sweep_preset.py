@@ -88,6 +88,7 @@ def sweep_design(args: argparse.Namespace, content: bytes, factors: Sequence[Fac
         UnavailableError: slurmctld does not answer.
     """
     from slurm_energy.sweep.preset_files import load_preset
+    from slurm_energy.tuning.sweep.factors import option_of
     from slurm_energy.tuning.sweep.preset import configurations
 
     if args.preset is None:
@@ -107,8 +108,8 @@ def sweep_design(args: argparse.Namespace, content: bytes, factors: Sequence[Fac
             preset = preset.with_values(factor.name, ",".join(str(value) for value in factor.values))
         else:
             kept.append(factor)
-    named = {factor.name for factor in kept}
-    kept += [knob for knob in preset.knobs if knob.name not in named]
+    options = {option_of(factor.name) for factor in kept}
+    kept += [knob for knob in preset.knobs if option_of(knob.name) not in options]
     return SweepDesign(tuple(kept), preset, configurations(preset, _machine(args, content)))
 
 

@@ -139,6 +139,10 @@ def read_given_options(
             f"--{limits[0]}", "the reference would have this limit", "give it as a factor instead"
         )
     has_variables = any(variable_of(name) for name, _ in points[0].settings)
+    if has_variables and any(option_of(name) == "export" for name, _ in points[0].settings):
+        raise UsageError(
+            "factor sbatch.export", "would keep other factors from the job", "vary variables only"
+        )
     if has_variables and (given.get("export") or "").upper() in ("NONE", "NIL"):
         raise UsageError(f"--export={given['export']}", "would keep the factors from the job", "leave it out")
     _refuse_assignments(script, content, {variable_of(name) for name, _ in points[0].settings} - {None})

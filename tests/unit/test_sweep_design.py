@@ -28,6 +28,7 @@ from slurm_energy.tuning.sweep.metrics import (
     summarise,
 )
 from slurm_energy.tuning.sweep.pareto_front import pareto_front
+from slurm_energy.tuning.sweep.requested_settings import requested_settings
 
 
 @pytest.mark.parametrize(
@@ -111,11 +112,33 @@ def test_points_start_with_the_reference() -> None:
     assert [point.policy for point in with_policy] == ["monitor", "edp"]
 
 
+def test_energy_options_of_a_file_set_the_policy() -> None:
+    """A factor has the same effect by its own name as by the name of the sbatch option that it sets."""
+    caps = build_points(read_factors(b"[sbatch]\nenergy-gpu-cap = [150, 200]\n", "f.toml"))
+    assert [point.policy for point in caps] == ["monitor", "cap", "cap"]
+    policies = build_points(read_factors(b'[sbatch]\nenergy-policy = ["edp", "monitor"]\n', "f.toml"))
+    assert [point.policy for point in policies] == ["monitor", "edp"]
+    assert requested_settings(policies[1]).options == {"energy-policy": "edp"}
+
+
 def test_bad_designs() -> None:
     cap = parse_factor("gpu-cap", "100..400:1")
     for factors in ([], [cap, cap], [cap, make_factor("threads", range(1, 30))]):
         with pytest.raises(UsageError):
             build_points(factors)
+
+
+@pytest.mark.parametrize(
+    ("text", "second", "first"),
+    [
+        (b"batch-size = 8\n[env]\nBATCH_SIZE = [32, 64]\n", "env.BATCH_SIZE", "batch-size"),
+        (b"gpu-cap = 100\n[sbatch]\nenergy-gpu-cap = [150, 200]\n", "sbatch.energy-gpu-cap", "gpu-cap"),
+    ],
+)
+def test_factors_that_set_the_same_are_refused(text: bytes, second: str, first: str) -> None:
+    with pytest.raises(UsageError, match=f"^factor {second}: sets the same as factor {first}"):
+        build_points(read_factors(text, "f.toml"))
+    assert len(build_points(read_factors(b"[env]\nnodes = 1\n[sbatch]\nnodes = 1\n", "f.toml"))) == 1
 
 
 def point(time_s: float, joules: float, runs: int = 1):

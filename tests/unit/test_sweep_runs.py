@@ -296,6 +296,27 @@ def test_sbatch_options_and_energy_flags_of_a_file_are_factors() -> None:
         submitter(new_state(make_factor("sbatch.job-name", ["x"])))
 
 
+def test_energy_options_of_a_file_take_effect() -> None:
+    state = new_state(*read_factors(b'[sbatch]\nenergy-policy = ["powersave", "edp"]\n', "f.toml"))
+    commands = [submitter(state).command(point, "x") for point in state.points]
+    assert [[word for word in command if word.startswith("--energy-policy")] for command in commands] == [
+        ["--energy-policy=monitor"],
+        ["--energy-policy=powersave"],
+        ["--energy-policy=edp"],
+    ]
+    capped = new_state(make_factor("sbatch.energy-gpu-cap", [150]))
+    command = submitter(capped).command(capped.points[1], "x")
+    assert {"--energy-gpu-cap=150", "--energy-policy=cap"} < set(command)
+
+
+def test_export_is_not_varied_together_with_variables() -> None:
+    export = make_factor("sbatch.export", ["NONE", "ALL"])
+    with pytest.raises(UsageError, match=r"sbatch\.export"):
+        submitter(new_state(export, parse_variable("LR=1,2")))
+    state = new_state(export)
+    assert "--export=NONE" in submitter(state).command(state.points[0], "x")
+
+
 def test_export_keeps_the_variables_of_factors(monkeypatch) -> None:
     script = b"#!/bin/sh\n#SBATCH --export=HOME,PATH --energy-policy=powersave\n"
     state = new_state(parse_variable("LR=1,2"))

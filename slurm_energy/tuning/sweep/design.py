@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.errors import UsageError
-from slurm_energy.tuning.sweep.factors import LIMITS, UNSET, Factor
+from slurm_energy.tuning.sweep.factors import LIMITS, UNSET, Factor, option_of, variable_of
 
 MAX_POINTS: Final = 2000
+_POLICY_OPTION: Final = option_of("policy")
 Settings = tuple[tuple[str, str | None], ...]
 """Value of each factor by its name, in the order of the factors. None: the knob keeps its setting."""
 
@@ -40,13 +41,14 @@ class SweepPoint:
     def policy(self) -> str:
         """The energy policy of the point.
 
-        The policy is the value of the factor `policy`. Without this factor, the policy is `cap` for a point
-        that fixes a setting of the hardware, and `monitor` for other points.
+        The policy is the value of the factor that sets `--energy-policy`. Without this factor, the policy is
+        `cap` for a point that fixes a setting of the hardware, and `monitor` for other points.
         """
-        chosen = self.value("policy")
+        options = {option_of(name): value for name, value in self.settings if value is not None}
+        chosen = options.get(_POLICY_OPTION)
         if chosen is not None:
             return chosen
-        return "cap" if any(self.value(name) is not None for name in LIMITS) else "monitor"
+        return "cap" if any(option_of(name) in options for name in LIMITS) else "monitor"
 
 
 def build_points(
@@ -65,13 +67,12 @@ def build_points(
         configurations: settings that are combined with the factors, such as those of a preset.
 
     Raises:
-        UsageError: no factor, a factor is given twice, or there are too many points.
+        UsageError: no factor, two factors set the same option or variable, or there are too many points.
     """
     names = [name for name, _ in configurations[0]] + [factor.name for factor in factors]
     if not names:
         raise UsageError("senergy sweep", "no factor given", "e.g. --gpu-cap 100..400:50")
-    if duplicates := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"factor {duplicates[0]}", "is given twice", "write all values in one list")
+    _refuse_duplicates(names)
     count = len(configurations) * math.prod(len(factor.values) for factor in factors)
     if count > MAX_POINTS:
         raise UsageError("senergy sweep", f"{count} points", f"at most {MAX_POINTS}: use fewer values")
@@ -85,7 +86,19 @@ def build_points(
     return (reference, *(point for point in points if point != reference))
 
 
+def _refuse_duplicates(names: Sequence[str]) -> None:
+    """Refuse factors that set the same sbatch option or variable: only the value of one could take effect."""
+    by_target: dict[tuple[str | None, str | None], str] = {}
+    for name in names:
+        target = option_of(name), variable_of(name)
+        if target in by_target:
+            earlier = by_target[target]
+            why = "is given twice" if earlier == name else f"sets the same as factor {earlier}"
+            raise UsageError(f"factor {name}", why, "write all values in one list")
+        by_target[target] = name
+
+
 def _reference_value(factor: Factor) -> str | None:
-    if factor.name == "policy":
+    if option_of(factor.name) == _POLICY_OPTION:
         return "monitor"
     return None if factor.is_knob else factor.values[0]
