@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 HELP = "time, power and energy of a job before it runs"
 _MAX_VALUES = 1000
+_DEFAULTS = {"gpus": "1", "batch": "32", "cap": "none", "accumulate": "1", "epochs": "1", "eds_k": "1.5"}
+_SCRIPT_ONLY = ("sbatch", "best", "slowdown", "user")
+_TABLE_ONLY = (*_DEFAULTS, "list", "model", "trace", "save", "gpu", "precision", "clock", "samples", "plot")
 _RANGE = re.compile(r"(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>[^:]+)(?::(?P<step>.+))?")
 
 EPILOG = """\
@@ -72,22 +75,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE.py:FUNCTION", help="create the profile of a PyTorch model")
     parser.add_argument("--save", metavar="FILE.json", type=Path, help="with --trace: save the profile")
     parser.add_argument("--gpu", metavar="KIND", help="kinds of GPU, or their .toml files")
-    parser.add_argument("--gpus", metavar="N", default="1", help="numbers of GPUs (default 1)")
-    parser.add_argument("--batch", metavar="N", default="32", help="samples per GPU and step (default 32)")
+    parser.add_argument("--gpus", metavar="N", help="numbers of GPUs (default 1)")
+    parser.add_argument("--batch", metavar="N", help="samples per GPU and step (default 32)")
     parser.add_argument(
         "--precision",
         help="fp32, tf32, bf16, fp16 (default: tf32 if all kinds support it, else fp32)",
     )
-    parser.add_argument("--cap", metavar="WATTS", default="none", help="power limits per GPU (default none)")
+    parser.add_argument("--cap", metavar="WATTS", help="power limits per GPU (default none)")
     parser.add_argument(
         "--clock", metavar="MHZ", help="maximum clock of the GPUs (default: that of the hardware)"
     )
     parser.add_argument(
-        "--accumulate", metavar="N", default="1", help="gradient accumulation: passes per update (default 1)"
+        "--accumulate", metavar="N", help="gradient accumulation: passes per update (default 1)"
     )
-    parser.add_argument("--epochs", metavar="N", default="1", help="passes over the data set (default 1)")
+    parser.add_argument("--epochs", metavar="N", help="passes over the data set (default 1)")
     parser.add_argument("--samples", metavar="N", help="training samples, instead of --epochs")
-    parser.add_argument("--eds-k", metavar="K", default="1.5", help="k of the energy-delay sum (default 1.5)")
+    parser.add_argument("--eds-k", metavar="K", help="k of the energy-delay sum (default 1.5)")
     parser.add_argument(
         "--calibration",
         metavar="FILE",
@@ -106,9 +109,14 @@ def run(args: argparse.Namespace) -> int:
     For a training job, each way to run the job is predicted.
     """
     if args.job:
+        if option := _first_given(args, _TABLE_ONLY):
+            raise UsageError(option, "given with a batch script", "omit the option, or omit the script")
         return predict_job.run(args)
-    if args.best is not None or args.slowdown is not None:
-        raise UsageError("--best", "it needs a batch script", "without one the table marks the best rows")
+    if option := _first_given(args, _SCRIPT_ONLY):
+        todo = "without one the table marks the best rows" if option == "--best" else "name the script"
+        raise UsageError(option, "it needs a batch script", todo)
+    defaults = {name: value for name, value in _DEFAULTS.items() if getattr(args, name) is None}
+    args = argparse.Namespace(**{**vars(args), **defaults})
     try:
         import numpy  # noqa: F401
     except ImportError:
@@ -136,6 +144,12 @@ def run(args: argparse.Namespace) -> int:
 
         write_png(sweep_result, f"{profile.name}, {names['precision']}", args.plot)
     return EXIT_OK
+
+
+def _first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:
+    """Return the first of the named options that the user gave, or None."""
+    given = (name for name in names if getattr(args, name) not in (None, False, ""))
+    return next((f"--{name.replace('_', '-')}" for name in given), None)
 
 
 def _site(args: argparse.Namespace) -> SiteCalibrations:

@@ -149,6 +149,25 @@ def test_errors_are_one_line(folder, monkeypatch, capsys):
         assert words in captured.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["job.sh", "--epochs", "90"], "--epochs: given with a batch script"),
+        (["job.sh", "--batch", "32"], "--batch: given with a batch script"),
+        (["job.sh", "--eds-k=2"], "--eds-k: given with a batch script"),
+        (["--list", "job.sh"], "--list: given with a batch script"),
+        (["--model", "resnet50", "--gpu", "a40", "--user", "bob"], "--user: it needs a batch script"),
+        (["--model", "resnet50", "--gpu", "a40", "--sbatch=-N4"], "--sbatch: it needs a batch script"),
+        (["--list", "--slowdown", "3"], "--slowdown: it needs a batch script"),
+    ],
+)
+def test_options_of_the_other_form_are_refused(folder, monkeypatch, capsys, arguments, words):
+    controller(monkeypatch, {"predictions": [ANSWER]})
+    assert cli.main(["predict", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err
+
+
 def test_flags_that_submission_would_refuse_are_noted(folder, monkeypatch, capsys):
     controller(monkeypatch, {"predictions": [ANSWER]})
     (folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --energy-cap=9MW\ntrue\n")
