@@ -123,7 +123,7 @@ def lines(script: BatchScript, request: PredictionRequest, prediction: Predictio
         page.append(f"{'array':<8}{script.tasks} tasks of this kind: {total} in total")
     age = "" if prediction.age_s is None else f", newest {age_text(prediction.age_s)} old"
     page.append(f"{'source':<8}{prediction.source}{age}")
-    page.append(f"{'basis':<8}{shown(prediction.basis, 200)}")
+    page.append(f"{'basis':<8}{shown(prediction.basis, 300)}")
     return page + [f"{'note':<8}{shown(note, 300)}" for note in prediction.notes]
 
 

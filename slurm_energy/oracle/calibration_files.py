@@ -30,7 +30,7 @@ from slurm_energy.quantities import shown
 _DIRECTORY = Path(__file__).resolve().parent / "calibrated"
 _MAX_VALUE = 1e18
 _PLAIN = ("hardware", "saturation", "basis", "fitted_unix_s", "rows")
-_OTHERS = ("workloads", "supply_ratios", "residuals", "transfer", "evidence")
+_OTHERS = ("workloads", "supply_ratios", "measured_gpus", "residuals", "transfer", "evidence")
 _TABLES: dict[str, type[Any]] = {"theta": Theta, "measured_spread": Spread, "unmeasured_spread": Spread}
 
 
@@ -80,6 +80,7 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     lines = [
         "# Written by senergy calibrate. [theta]: the device; [workloads.*]: factors of single workloads;",
         "# [*_spread]: 5 and 95 % quantiles of measured / predicted, of workloads with factors and without;",
+        "# [measured_gpus.*]: largest number of devices that were measured together, by precision;",
         "# [residuals.*]: factors on time and power by batch (rows) and power limit (columns);",
         "# [transfer]: knowledge for other kinds; [evidence]: prior from other kinds, and few measurements.",
     ]
@@ -94,6 +95,9 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     lines += [
         f"{toml(name)} = {float(f'{value:.6g}')!r}" for name, value in calibration.supply_ratios.items()
     ]
+    for name, counts in sorted((calibration.measured_gpus or {}).items()):
+        lines += ["", f"[measured_gpus.{toml(name)}]"]
+        lines += [f"{precision} = {count}" for precision, count in sorted(counts.items())]
     for (name, precision), residuals in sorted(calibration.residuals.items()):
         lines += ["", f"[residuals.{toml(name)}.{precision}]"]
         lines += [f"{key} = {_numbers(value)}" for key, value in dataclasses.asdict(residuals).items()]
@@ -184,6 +188,7 @@ def load_calibration(path: Path) -> Calibration:
         **tables,
         workloads=workloads,
         supply_ratios=ratios,
+        measured_gpus=_measured_gpus(path, data["measured_gpus"]) if "measured_gpus" in data else None,
         residuals=residuals,
         transfer=read_transfer(path, "transfer", data["transfer"]) if "transfer" in data else None,
         evidence=read_evidence(path, data["evidence"]) if "evidence" in data else None,
@@ -202,6 +207,16 @@ def _check_plain(path: Path, data: dict[str, Any]) -> None:
         raise ConfigError(f"{path}: fitted_unix_s", "is not a number of at least 0")
     if not (type(data.get("rows", 0)) is int and data.get("rows", 0) >= 0):
         raise ConfigError(f"{path}: rows", "is not a count")
+
+
+def _measured_gpus(path: Path, tables: Any) -> dict[str, dict[str, int]]:
+    measured: dict[str, dict[str, int]] = {}
+    for name, by_precision in _entries(f"{path}: measured_gpus", tables):
+        where = f"{path}: measured_gpus.{shown(name)}"
+        measured[name] = dict(_entries(where, by_precision))
+        if not all(type(count) is int and count > 0 for count in measured[name].values()):
+            raise ConfigError(where, "is not a table of counts above 0")
+    return measured
 
 
 def _residuals(path: Path, tables: Any) -> dict[tuple[str, str], Residuals]:

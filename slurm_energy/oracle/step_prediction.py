@@ -21,7 +21,7 @@ from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.selection import UNSEEN_POWER_DEVIATION
 from slurm_energy.oracle.training.demand import StepDemand, demand
 from slurm_energy.oracle.training.ensemble import geometric_mean, members
-from slurm_energy.oracle.training.parameters import Calibration
+from slurm_energy.oracle.training.parameters import Calibration, Spread
 from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import DeviceParameters, StepTimes, step_s, step_times
@@ -149,11 +149,13 @@ class StepPredictor:
         if residuals is not None:
             on_time, on_power = residuals.at(configurations.batch, cap_watts)
             step, power = step * on_time, np.minimum(power * on_power, tdp_watts)
-        spread = calibration.measured_spread if has_own_factors else calibration.unmeasured_spread
-        quantiles = (spread.time_low, spread.time_high, spread.power_low, spread.power_high)
-        return StepPredictions(
-            step, power * power_factor, clock, np.tile(quantiles, (len(configurations.batch), 1))
+        is_measured = has_own_factors & _is_measured(calibration, profile, precision, configurations)
+        quantiles = np.where(
+            is_measured[:, None],
+            _quantiles(calibration.measured_spread),
+            _quantiles(calibration.unmeasured_spread),
         )
+        return StepPredictions(step, power * power_factor, clock, quantiles)
 
     def _transferred(
         self,
@@ -175,12 +177,12 @@ class StepPredictor:
         on_time, on_power = np.exp(table.offsets_at(configurations.batch, shares))
         wide_time, wide_power = np.exp(table.widths_at(configurations.batch, shares))
         watts = np.minimum(watts * on_power, kind.tdp_watts)
-        return StepPredictions(
-            np.asarray(seconds * on_time),
-            watts,
-            clock,
-            np.stack((1.0 / wide_time, wide_time, 1.0 / wide_power, wide_power), axis=1),
-        )
+        quantiles = np.stack((1.0 / wide_time, wide_time, 1.0 / wide_power, wide_power), axis=1)
+        calibration = self.calibration_of(kind.name)
+        if calibration.evidence is not None and calibration.evidence.count(profile.name):
+            is_measured = _is_measured(calibration, profile, precision, configurations)
+            quantiles = np.where(is_measured[:, None], quantiles, _widened(quantiles, calibration))
+        return StepPredictions(np.asarray(seconds * on_time), watts, clock, quantiles)
 
     def _table(self, profile: WorkloadProfile, kind: Hardware, precision: str) -> LookupTable:
         """Return the cached lookup table of a workload on a kind of device.
@@ -213,6 +215,27 @@ class StepPredictor:
             assert calibration.evidence is not None
             cached = self._posteriors[name] = (calibration, calibration.evidence.posterior())
         return cached[1]
+
+
+def _is_measured(
+    calibration: Calibration, profile: WorkloadProfile, precision: str, configurations: Configurations
+) -> NDArray[np.bool_]:
+    """Return for each configuration whether measurements cover its precision and number of devices.
+
+    The result has shape (n,). Batch size and power limit do not matter.
+    """
+    return np.asarray(configurations.gpus <= calibration.max_measured_gpus(profile.name, precision))
+
+
+def _quantiles(spread: Spread) -> tuple[float, float, float, float]:
+    """Return the quantiles of a range of errors in the order of `StepPredictions.spread`."""
+    return spread.time_low, spread.time_high, spread.power_low, spread.power_high
+
+
+def _widened(quantiles: Array, calibration: Calibration) -> Array:
+    """Return quantiles of n errors, shape (n, 4), that include the range of unmeasured cases."""
+    wide = np.array(_quantiles(calibration.unmeasured_spread))
+    return np.asarray(np.where(quantiles < 1.0, np.minimum(quantiles, wide), np.maximum(quantiles, wide)))
 
 
 def device_of(kind: Hardware, precision: str) -> DeviceParameters:

@@ -351,23 +351,40 @@ class TrainingOracle:
                 f"about {format_scaled(needed)}B are needed, {kind.name} has {format_scaled(available)}B:"
                 " the batch may not fit"
             )
-        if alternatives.gpus[row] > _MAX_GPUS:
-            notes.append(f"{alternatives.gpus[row]:g} GPUs are assumed to be linked within one node")
+        gpus = float(alternatives.gpus[row])
+        if gpus > _MAX_GPUS:
+            notes.append(f"{gpus:g} GPUs are assumed to be linked within one node")
         notes += _transfer_notes(profile, kind, calibration)
-        max_watts = kind.tdp_watts * float(alternatives.gpus[row])
+        max_watts = kind.tdp_watts * gpus
         power = _estimate(float(predicted.power_watts[row]), power_low, power_high, max_watts)
         energy_low, energy_high = _joint_quantile(time_low, power_low), _joint_quantile(time_high, power_high)
         fitted = calibration.fitted_unix_s
+        origin = f"{profile.name} on {kind.name}, {calibration.basis}"
+        origin += _unmeasured_case(profile, calibration, PRECISIONS[alternatives.precision[row]], gpus)
         return Prediction(
             duration_s=_estimate(float(predicted.duration_s[row]), time_low, time_high),
             power_watts=power,
             energy_joules=_estimate(float(predicted.energy_joules[row]), energy_low, energy_high),
             source=PredictionSource.MODEL,
-            basis=f"{profile.name} on {kind.name}, {calibration.basis}; watts of the {kind.kind.upper()}s",
+            basis=f"{origin}; watts of the {kind.kind.upper()}s",
             age_s=None if fitted is None else max(0.0, time.time() - fitted),
             observations=calibration.rows or None,
             notes=tuple(notes),
         )
+
+
+def _unmeasured_case(profile: WorkloadProfile, calibration: Calibration, precision: str, gpus: float) -> str:
+    """Return a part of the basis if a measured workload was not measured in the predicted case.
+
+    The case is the precision and the number of devices. The result is empty if it was measured, and for
+    workloads that were never measured, which `_transfer_notes` covers.
+    """
+    evidence = calibration.evidence
+    if profile.name not in calibration.workloads and (evidence is None or not evidence.count(profile.name)):
+        return ""
+    if gpus <= calibration.max_measured_gpus(profile.name, precision):
+        return ""
+    return f", not measured in {precision} with {gpus:g} GPU{'' if gpus == 1 else 's'}: wide range"
 
 
 def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:

@@ -6,6 +6,7 @@ and the printed table.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -114,6 +115,21 @@ def test_a_prediction_has_range_basis_and_notes() -> None:
     assert prediction.observations is None
 
 
+@pytest.mark.parametrize(("precision", "gpus"), [("bf16", 1), ("fp32", 1), ("tf32", 8)])
+def test_a_measured_workload_has_a_wide_range_in_unmeasured_cases(precision: str, gpus: int) -> None:
+    """The A40 was measured with TF32 on one GPU only."""
+    job = PredictionRequest(model="resnet50", gpu_kind="a40", batch=128, precision=precision, gpus=gpus)
+    measured = TrainingOracle().predict(dataclasses.replace(job, precision="tf32", gpus=1))
+    other = TrainingOracle().predict(job)
+    assert measured is not None and other is not None
+    assert measured.duration_s.high / measured.duration_s.mean == pytest.approx(1.14)
+    assert other.duration_s.high / other.duration_s.mean == pytest.approx(2.54, abs=0.01)
+    assert other.power_watts.low / other.power_watts.mean == pytest.approx(0.707, abs=0.001)
+    case = f"in {precision} with {gpus} GPU{'' if gpus == 1 else 's'}"
+    assert "not measured" not in measured.basis
+    assert f", not measured {case}: wide range; watts of the GPUs" in other.basis
+
+
 @pytest.mark.parametrize(
     "job",
     [
@@ -145,6 +161,7 @@ def test_a_calibration_has_effect_and_round_trips_through_a_file(tmp_path: Path)
     own = Calibration(
         A100.name, Theta(kernel_s=1e-5), scalars, measured_spread=Spread(0.9, 1.1, 0.95, 1.05), rows=12
     )
+    own = dataclasses.replace(own, measured_gpus={"resnet50": {"bf16": 8, "tf32": 1}})
     save_calibration(own, tmp_path / "own.toml")
     again = load_calibration(tmp_path / "own.toml")
     assert again == own

@@ -40,6 +40,7 @@ from slurm_energy.oracle.calibration_files import (  # noqa: E402
 )
 from slurm_energy.oracle.configuration_sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
+from slurm_energy.oracle.prediction import PredictionRequest  # noqa: E402
 from slurm_energy.oracle.selection import EQUAL_WEIGHT_ROWS, measurement_weight  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
@@ -305,6 +306,23 @@ def test_a_single_row_moves_its_workload_and_narrows_its_range() -> None:
     truth = slow.step_s * 1e6 / 32.0
     assert abs(math.log(one.mean / truth)) < 0.3 * abs(math.log(none.mean / truth))
     assert one.high / one.low < 0.5 * none.high / none.low
+
+
+def test_few_rows_do_not_narrow_the_range_of_unmeasured_cases() -> None:
+    rows = [row for row in study(("resnet50",)) if row.batch == 32.0]
+    oracle = TrainingOracle(lambda name: calibrated(rows))
+    job = PredictionRequest(model="resnet50", gpu_kind="a40", batch=32, precision="tf32", gpus=1)
+    measured = oracle.predict(job)
+    assert measured is not None and measured.duration_s.high < 1.5 * measured.duration_s.mean
+    assert "not measured" not in measured.basis
+    for precision, gpus, missing in (("bf16", 1, "in bf16 with 1 GPU"), ("tf32", 4, "in tf32 with 4 GPUs")):
+        other = oracle.predict(dataclasses.replace(job, precision=precision, gpus=gpus))
+        assert other is not None
+        assert other.duration_s.high == pytest.approx(3.0 * other.duration_s.mean)
+        assert f"not measured {missing}: wide range" in other.basis
+    both = [*rows, *(dataclasses.replace(row, gpus=4.0, step_s=1.1 * row.step_s) for row in rows)]
+    covered = TrainingOracle(lambda name: calibrated(both)).predict(dataclasses.replace(job, gpus=4))
+    assert covered is not None and covered.duration_s.high < 2.0 * covered.duration_s.mean
 
 
 def test_rows_without_watts_or_limits_have_effect() -> None:

@@ -39,7 +39,7 @@ from slurm_energy.oracle.calibration.identification import (
     workloads_with_own_factors,
 )
 from slurm_energy.oracle.calibration.kriging import krige
-from slurm_energy.oracle.calibration.measurements import Measurement, column
+from slurm_energy.oracle.calibration.measurements import Measurement, column, max_gpus
 from slurm_energy.oracle.calibration.search import Progress, SearchSettings, search
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.ensemble import device_sample_s
@@ -205,6 +205,7 @@ def _searched(
         basis=f"fitted to {len(rows)} measurements of {len(problem.models)} workloads",
         fitted_unix_s=float(round(time.time())),
         rows=len(rows),
+        measured_gpus={**(first.measured_gpus or {}), **max_gpus(rows)},
     )
     ratios = supply_ratios(hardware, rows, calibration)
     return dataclasses.replace(calibration, supply_ratios=ratios), len(unknowns)
@@ -259,6 +260,7 @@ def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
         basis=f"{len(rows)} measurements of {count} workload{'' if count == 1 else 's'} and {sources}",
         fitted_unix_s=float(round(time.time())),
         rows=len(rows),
+        measured_gpus=max_gpus(rows),
         evidence=fit_evidence(hardware, rows, with_own_cap(hardware, rows, prior)),
     )
     before = errors(

@@ -170,6 +170,15 @@ def column(rows: Iterable[Measurement], name: str) -> NDArray[np.float64]:
     return np.array([getattr(row, name) for row in rows], dtype=np.float64)
 
 
+def max_gpus(rows: Iterable[Measurement]) -> dict[str, dict[str, int]]:
+    """Return the largest number of devices in the measurements, by profile name and precision."""
+    largest: dict[str, dict[str, int]] = {}
+    for row in rows:
+        by_precision = largest.setdefault(row.model, {})
+        by_precision[row.precision] = max(by_precision.get(row.precision, 0), int(row.gpus))
+    return largest
+
+
 def write_measurements(rows: Iterable[Measurement], path: Path) -> None:
     """Write measurements to a CSV file with the columns `COLUMNS`.
 

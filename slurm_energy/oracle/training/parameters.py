@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -157,8 +158,11 @@ class Calibration:
             sample, at batch size 32.
         residuals: by profile name and precision, the measured deviations from the model.
         saturation: name of the saturation function, a key of `SATURATIONS`.
-        measured_spread: error range of predictions for the workloads in `workloads`.
-        unmeasured_spread: error range of predictions for all other workloads.
+        measured_gpus: by profile name and precision, the largest number of devices with which the workload
+            was measured. None means unknown.
+        measured_spread: error range of predictions for the workloads in `workloads`, as far as they were
+            measured in this precision and with as many devices.
+        unmeasured_spread: error range of all other predictions.
         basis: one line that states the data of the fit.
         fitted_unix_s: time of the fit in Unix seconds; None means unknown.
         rows: number of measurements.
@@ -174,6 +178,7 @@ class Calibration:
     supply_ratios: Mapping[str, float] = field(default_factory=dict)
     residuals: Mapping[tuple[str, str], Residuals] = field(default_factory=dict)
     saturation: str = "sigmoid"
+    measured_gpus: Mapping[str, Mapping[str, int]] | None = None
     measured_spread: Spread = UNMEASURED
     unmeasured_spread: Spread = UNMEASURED
     basis: str = "not calibrated: defaults"
@@ -181,3 +186,12 @@ class Calibration:
     rows: int = 0
     transfer: Transfer | None = None
     evidence: Evidence | None = None
+
+    def max_measured_gpus(self, workload: str, precision: str) -> float:
+        """Return the largest number of devices with which a workload was measured in a precision.
+
+        The result is 0 if it was never measured in this precision, and infinite if this is unknown.
+        """
+        if self.measured_gpus is None:
+            return math.inf
+        return self.measured_gpus.get(workload, {}).get(precision, 0)
