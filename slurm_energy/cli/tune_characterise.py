@@ -176,7 +176,8 @@ def _new_plan(
         ((name, values),) = wanted["knobs"]
         factor = make_factor(name, [value for value in values if value is not None])
     else:
-        factor = characterisation.default_factor(description, gpu=request.gpu)
+        bounds = connection.configuration(args).accepted_bounds
+        factor = characterisation.default_factor(description, bounds, gpu=request.gpu)
     seconds = characterisation.kernel_seconds(args.time, len(wanted["classes"]) * (1 + len(factor.values)))
     sweeps = [
         characterisation.class_sweep(

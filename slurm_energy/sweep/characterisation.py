@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from slurm_energy.config import BoundsConfig
 from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
 from slurm_energy.quantities import is_number, shown
 from slurm_energy.slurm.command import CommandRunner
@@ -176,22 +177,33 @@ def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) 
     return dict(description)
 
 
-def default_factor(description: Mapping[str, Any], *, gpu: bool) -> Factor:
+def default_factor(description: Mapping[str, Any], bounds: BoundsConfig, *, gpu: bool) -> Factor:
     """Return the setting that `senergy tune characterise` varies if the user names none.
 
     On GPUs it is the GPU power limit. Otherwise it is the upper bound of the CPU frequency. The values to
-    try are the fractions `SHARES` of the value in force, as far as the hardware allows them.
+    try are the fractions `SHARES` of the value in force, as far as the hardware and the site allow them.
+
+    Args:
+        description: result of `describe_node`.
+        bounds: minimum and maximum settings that the site accepts from jobs.
+        gpu: whether the kernels run on GPUs.
 
     Raises:
-        UnavailableError: the node does not have this setting.
+        UnavailableError: the node does not have this setting, or no fraction is allowed.
     """
     name, key, step = ("gpu-cap", "gpu_watts", 5.0) if gpu else ("cpu-freq", "cpu_mhz", 100.0)
     if description[key] is None:
         what = "GPU power limit" if gpu else "CPU frequency bound"
         raise UnavailableError("senergy tune characterise", f"the node has no {what}", "name a knob")
     low, high = description[key]
+    min_value, max_value = bounds.gpu_cap_watts if gpu else bounds.cpu_freq_mhz
     values = [round(share * high / step) * step for share in SHARES]
-    return make_factor(name, [value for value in values if low <= value < high])
+    values = [value for value in values if max(low, min_value) <= value <= max_value and value < high]
+    if not values:
+        why = f"--{name}: no value from {low:g} to {high:g} is within the bounds of the site"
+        todo = f"they are {min_value:g} to {max_value:g}; name another knob"
+        raise UnavailableError("senergy tune characterise", why, todo)
+    return make_factor(name, values)
 
 
 def class_sweep(

@@ -18,6 +18,7 @@ from test_sweep_runs import EmulatedCluster
 
 from slurm_energy.cli import main as cli
 from slurm_energy.cli import sweep
+from slurm_energy.config import BoundsConfig
 from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
 from slurm_energy.sweep import characterisation, reference_kernels
 from slurm_energy.sweep.characterisation import NodeRequest
@@ -49,12 +50,22 @@ def test_all_jobs_fit_into_the_time(minutes: float, jobs: int) -> None:
 
 
 def test_values_of_the_knob_are_within_the_range_of_the_hardware() -> None:
-    caps = characterisation.default_factor(DESCRIPTION, gpu=True)
+    bounds = BoundsConfig()
+    caps = characterisation.default_factor(DESCRIPTION, bounds, gpu=True)
     assert (caps.name, caps.values) == ("gpu-cap", ("270", "240", "210"))
-    frequencies = characterisation.default_factor(DESCRIPTION, gpu=False)
+    frequencies = characterisation.default_factor(DESCRIPTION, bounds, gpu=False)
     assert (frequencies.name, frequencies.values[0]) == ("cpu-freq", "2700")
     with pytest.raises(UnavailableError):
-        characterisation.default_factor({**DESCRIPTION, "gpu_watts": None}, gpu=True)
+        characterisation.default_factor({**DESCRIPTION, "gpu_watts": None}, bounds, gpu=True)
+
+
+def test_values_of_the_knob_are_within_the_bounds_of_the_site() -> None:
+    bounds = BoundsConfig(gpu_cap_watts=(230.0, 250.0), cpu_freq_mhz=(2000.0, 2500.0))
+    assert characterisation.default_factor(DESCRIPTION, bounds, gpu=True).values == ("240",)
+    assert characterisation.default_factor(DESCRIPTION, bounds, gpu=False).values == ("2400", "2100")
+    l4 = {**DESCRIPTION, "gpu_watts": [40.0, 72.0]}
+    with pytest.raises(UnavailableError, match=r"no value from 40 to 72 .* bounds of the site.* 100 to 1000"):
+        characterisation.default_factor(l4, BoundsConfig(), gpu=True)
 
 
 def test_scripts_do_a_fixed_amount_of_work() -> None:
@@ -110,7 +121,7 @@ def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "energy.toml").write_text("")
+    (tmp_path / "energy.toml").write_text("[bounds]\ngpu_cap_watts = [220, 1000]\n")
     monkeypatch.setenv("SENERGY_CONFIG", str(tmp_path / "energy.toml"))
     monkeypatch.setattr(characterisation, "node_size", lambda node: (32, 2))
     monkeypatch.setattr(characterisation, "describe_node", lambda *_, measure: DESCRIPTION)
@@ -133,11 +144,12 @@ def test_the_command(
     assert cli.main(command) == 0
     document = json.loads(capsys.readouterr().out)
     assert list(document["classes"]) == ["compute", "memory", "host"]
-    assert [len(result["points"]) for result in document["classes"].values()] == [4, 4, 4]
-    assert len(commands) == 12
+    assert [len(result["points"]) for result in document["classes"].values()] == [3, 3, 3]
+    assert len(commands) == 9
+    assert not [word for command in commands for word in command if word == "--energy-gpu-cap=210"]
     assert {"--gpus-per-node=2", "--exclusive", "--nodelist=n1", "gpu"} < set(commands[0])
     assert cli.main(command) == 0  # everything is measured
-    assert len(commands) == 12
+    assert len(commands) == 9
     assert cli.main([*command[:5], "--classes", "host"]) == 2
     assert "--restart" in capsys.readouterr().err
 
