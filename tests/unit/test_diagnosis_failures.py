@@ -95,6 +95,12 @@ def test_no_finding_unless_work_was_certainly_lost(values: dict[str, object]) ->
     assert K.UNFINISHED_WORK not in kinds(training(**values))  # type: ignore[arg-type]
 
 
+def test_a_job_of_0_s_has_lost_no_work() -> None:
+    allocation = ObservedAllocation(1, 0.0, 0.0, state="TIMEOUT", nodes=("n1",))
+    job = JobObservation(allocation, (NodeObservation("n1"),))
+    assert kinds(diagnose(job, DiagnosisConfig({"minimum_time": 0}))) == []
+
+
 def test_framework_that_reports_checkpoints_wrote_none() -> None:
     (finding,) = training(written=5e9, hints={"marks_checkpoints": True}).findings
     assert (finding.kind, finding.seconds_lost) == (K.UNFINISHED_WORK, HOUR)

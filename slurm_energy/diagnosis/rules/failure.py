@@ -75,6 +75,8 @@ def unfinished_work(view: JobView) -> Iterator[JobFinding]:
     if max(idle_tail_s(view) or 0.0, hang_s(view)) >= view.threshold("idle_tail"):
         return  # the work was completed, or the program hung
     lost_s, facts = _lost_work(view)
+    if not lost_s:
+        return  # no loss is known, or the job took 0 s
     share = lost_s / view.elapsed_s
     if 100 * share < view.threshold("lost_work"):
         return
