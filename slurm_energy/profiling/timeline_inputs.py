@@ -65,7 +65,7 @@ class ProfileInput:
 
     Attributes:
         path: path of the file.
-        head: facts about the trace from the first part of the file.
+        head: facts about the trace, such as its clock.
         file_bytes: size of the file.
     """
 

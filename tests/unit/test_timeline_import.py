@@ -20,7 +20,7 @@ import timeline_examples as examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.diagnosis.timeline.chrome_import import read_head, unix_offset_ns
+from slurm_energy.diagnosis.timeline.chrome_import import MAX_HEAD_EVENTS, read_head, unix_offset_ns
 from slurm_energy.diagnosis.timeline.chrome_scanner import (
     MAX_EVENT_CHARACTERS,
     ScannedEvent,
@@ -259,6 +259,18 @@ def test_the_clock_of_a_trace_is_recognised() -> None:
     assert offset_of(monotonic, [5, offset_ns]) == offset_ns
     assert offset_of(monotonic) is None
     assert offset_of([]) == 0
+
+
+@pytest.mark.parametrize("unix_us", [0.0, START_S * 1e6])
+def test_the_clock_and_rank_of_a_long_trace_may_follow_its_events(unix_us: float) -> None:
+    event = {"ph": "X", "ts": unix_us + 1e6, "dur": 5, "pid": 1, "tid": 1}
+    document = {
+        "traceEvents": [event] * (MAX_HEAD_EVENTS + 1),
+        "baseTimeNanoseconds": START_S * 10**9,
+        "distributedInfo": {"rank": 3},
+    }
+    head = read_head(scan(iter([json.dumps(document).encode()])))
+    assert (head.unix_base_ns, head.rank) == (0 if unix_us else START_S * 10**9, 3)
 
 
 @pytest.mark.parametrize("base", [math.nan, 1e300, "x", None, True, [], 10**400])

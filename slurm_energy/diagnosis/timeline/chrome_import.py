@@ -17,7 +17,7 @@ from slurm_energy.diagnosis.timeline.window import MAX_UNIX_S, TimeWindow
 
 MAX_HEAD_EVENTS: Final = 10_000
 MAX_HEAD_BYTES: Final = 4 << 20
-"""Maximum number of bytes of a trace that are examined to determine its clock."""
+"""Maximum number of bytes of a trace that are examined if its clock and rank are known by then."""
 _MIN_UNIX_US: Final = 1e15
 """Minimum microseconds that count as Unix time (September 2001). No host has been up for so long."""
 GPU_CATEGORIES: Final = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
@@ -27,7 +27,7 @@ _TIMED_PHASES: Final = frozenset("XBEiIRC")
 
 @dataclass(slots=True)
 class ProfileHead:
-    """Facts about a trace that its first part contains.
+    """Facts about a trace: its clock, its rank, and the times of its events.
 
     Attributes:
         rank: rank of the process in distributed training; None means unknown.
@@ -69,11 +69,14 @@ class ProfileHead:
 def read_head(items: Iterator[ScannedEvent | ScannedValue], *, to_the_end: bool = False) -> ProfileHead:
     """Return general facts about a trace, read from its first events.
 
+    A trace whose clock or rank is still unknown is examined up to its end, because the PyTorch profiler
+    writes `baseTimeNanoseconds` after the events.
+
     If the file is damaged after an event, no error is raised here. The later import reports the damage.
 
     Args:
         items: items of the scanned file; this function consumes the first ones.
-        to_the_end: examine all events, so that `last_us` is the end of the trace.
+        to_the_end: in any case examine all events, so that `last_us` is the end of the trace.
 
     Raises:
         TraceFileError: the content is not a trace.
@@ -95,7 +98,8 @@ def _read_items(head: ProfileHead, items: Iterator[ScannedEvent | ScannedValue],
         head.events += 1
         if isinstance(item.value, dict) and str(item.value.get("ph")) in _TIMED_PHASES:
             _note_time(head, item.value)
-        if not to_the_end and (head.events >= MAX_HEAD_EVENTS or item.offset > MAX_HEAD_BYTES):
+        is_long = head.events >= MAX_HEAD_EVENTS or item.offset > MAX_HEAD_BYTES
+        if is_long and not to_the_end and head.unix_base_ns is not None and head.rank is not None:
             return
 
 
