@@ -163,8 +163,9 @@ class TimelineBuilder:
 
     def _add_profile(self, number: int, profile: ProfileInput, row: OverviewRow | None) -> None:
         window, head = self._sources.window, profile.head
-        clocks = [process.header.unix_offset_ns for process in self._sources.processes]
-        offset_ns = unix_offset_ns(head, window, clocks)
+        processes = [process.header for process in self._sources.processes]
+        nodes = [node.node for node in self._sources.nodes]
+        offset_ns = unix_offset_ns(head, window, processes, nodes)
         report = InputReport(profile.path, has_unknown_clock=offset_ns is None)
         if offset_ns is None:
             offset_ns = window.from_ns - int((head.first_us or 0.0) * 1000)

@@ -256,6 +256,19 @@ def test_a_trace_of_unknown_clock_begins_with_the_timeline(capsys: pytest.Captur
     assert "its clock is unknown" in capsys.readouterr().err
 
 
+def test_a_trace_of_one_of_two_nodes_is_aligned_with_the_clock_of_its_own_node() -> None:
+    examples.write_events(Path("0.events"), examples.steps(600)[:-2])
+    offset_ns = examples.START_NS - 560 * examples.SECOND
+    examples.write_events(
+        Path("1.events"), examples.steps(600, 560.0)[:-2], rank=1, node="n2", pid=12, unix_offset_ns=offset_ns
+    )
+    event = {"ph": "X", "name": "kernel", "pid": 12, "tid": 1, "ts": 660e6, "dur": 7}
+    examples.write_profile(Path("p.json"), {"distributedInfo": {"rank": 1}, "traceEvents": [event]})
+    assert offline("0.events", "1.events", "p.json", "-o", "t.json") == 0
+    written = judge.check(judge.load(Path("t.json")))
+    assert [one["ts"] for one in written if one["name"] == "kernel"] == [pytest.approx(100e6, abs=2e3)]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

@@ -20,6 +20,7 @@ import timeline_examples as examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.diagnosis.event_format import EventFileHeader
 from slurm_energy.diagnosis.timeline.chrome_import import MAX_HEAD_EVENTS, read_head, unix_offset_ns
 from slurm_energy.diagnosis.timeline.chrome_scanner import (
     MAX_EVENT_CHARACTERS,
@@ -244,9 +245,9 @@ def test_any_bytes_become_a_valid_trace_or_a_fault(data: bytes) -> None:
         imported(content)
 
 
-def offset_of(document: Any, clocks: list[int] | None = None) -> int | None:
+def offset_of(document: Any, *processes: EventFileHeader, nodes: tuple[str, ...] = ()) -> int | None:
     head = read_head(scan(iter([json.dumps(document).encode()])))
-    return unix_offset_ns(head, WINDOW, clocks or [])
+    return unix_offset_ns(head, WINDOW, processes, nodes)
 
 
 def test_the_clock_of_a_trace_is_recognised() -> None:
@@ -254,11 +255,46 @@ def test_the_clock_of_a_trace_is_recognised() -> None:
     relative = [{"ph": "X", "ts": 1e6, "dur": 5, "pid": 1, "tid": 1}]
     assert offset_of({"baseTimeNanoseconds": START_S * 10**9, "traceEvents": relative}) == START_S * 10**9
     assert offset_of(examples.profile(baseTimeNanoseconds=START_S * 10**9)) == 0
-    offset_ns = examples.header().unix_offset_ns
+    process = examples.header()
     monotonic = [{"ph": "X", "ts": 501e6, "dur": 5, "pid": 1, "tid": 1}]
-    assert offset_of(monotonic, [5, offset_ns]) == offset_ns
+    assert offset_of(monotonic, examples.header(unix_offset_ns=5), process) == process.unix_offset_ns
     assert offset_of(monotonic) is None
     assert offset_of([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("rank", "pid", "node"),
+    [
+        (1, 7, "n2"),
+        (None, 4712, "n2"),
+        (1, 4712, "n2"),
+        (1, 4711, "n1"),  # torchrun numbers the ranks, the event files contain Slurm's numbers
+        (2, 7, None),
+        (None, 7, None),
+    ],
+)
+def test_the_clock_of_a_trace_is_that_of_its_process_and_never_of_another_node(
+    rank: int | None, pid: int, node: str | None
+) -> None:
+    processes = [
+        examples.header(),
+        examples.header(
+            node="n2", rank=1, pid=4712, unix_offset_ns=examples.START_NS - 496 * examples.SECOND
+        ),
+    ]
+    document = {
+        "distributedInfo": {"rank": rank},
+        "traceEvents": [{"ph": "X", "ts": 501e6, "dur": 5, "pid": pid, "tid": 1}],
+    }
+    offsets = {process.node: process.unix_offset_ns for process in processes}
+    for listed in (processes, processes[::-1]):
+        assert offset_of(document, *listed) == offsets.get(node or "")
+
+
+def test_a_trace_of_any_process_has_an_unknown_clock_if_a_node_has_no_event_file() -> None:
+    process, monotonic = examples.header(), [{"ph": "X", "ts": 501e6, "dur": 5, "pid": 1, "tid": 1}]
+    assert offset_of(monotonic, process, nodes=("n1",)) == process.unix_offset_ns
+    assert offset_of(monotonic, process, nodes=("n1", "n2")) is None
 
 
 @pytest.mark.parametrize("unix_us", [0.0, START_S * 1e6])

@@ -7,10 +7,11 @@ position in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from slurm_energy.diagnosis.event_format import EventFileHeader
 from slurm_energy.diagnosis.timeline.chrome_scanner import ScannedEvent, ScannedValue, TraceFileError
 from slurm_energy.diagnosis.timeline.trace_text import is_finite
 from slurm_energy.diagnosis.timeline.window import MAX_UNIX_S, TimeWindow
@@ -22,6 +23,7 @@ _MIN_UNIX_US: Final = 1e15
 """Minimum microseconds that count as Unix time (September 2001). No host has been up for so long."""
 GPU_CATEGORIES: Final = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 """Categories by which the PyTorch profiler marks events of a GPU."""
+_MAX_PIDS: Final = 4096
 _TIMED_PHASES: Final = frozenset("XBEiIRC")
 
 
@@ -36,6 +38,7 @@ class ProfileHead:
         last_us: latest end among the examined events.
         has_gpu: whether there are events of a GPU.
         events: number of examined events.
+        pids: process ids of the examined events, at most 4096. The profiler also writes GPU numbers here.
     """
 
     rank: int | None = None
@@ -44,6 +47,7 @@ class ProfileHead:
     last_us: float | None = None
     has_gpu: bool = False
     events: int = 0
+    pids: set[int] = field(default_factory=set)
 
     @property
     def unix_base_ns(self) -> int | None:
@@ -120,6 +124,9 @@ def _note_time(head: ProfileHead, event: Mapping[str, Any]) -> None:
     end_us = start_us + max(0.0, finite_number(event.get("dur")) or 0.0)
     head.first_us = start_us if head.first_us is None else min(head.first_us, start_us)
     head.last_us = end_us if head.last_us is None else max(head.last_us, end_us)
+    pid = finite_number(event.get("pid"))
+    if pid is not None and len(head.pids) < _MAX_PIDS:
+        head.pids.add(int(pid))
 
 
 def is_gpu_event(event: Mapping[str, Any]) -> bool:
@@ -138,22 +145,46 @@ def finite_number(value: Any) -> float | None:
     return float(value) if is_finite(value) else None
 
 
-def unix_offset_ns(head: ProfileHead, window: TimeWindow, clock_offsets_ns: Sequence[int]) -> int | None:
+def unix_offset_ns(
+    head: ProfileHead, window: TimeWindow, processes: Sequence[EventFileHeader], nodes: Collection[str] = ()
+) -> int | None:
     """Return the Unix time in nanoseconds at time 0 of a trace; None if its clock is unknown.
+
+    A trace that states no clock has times of CLOCK_MONOTONIC of its node, which differs from node to node.
+    Event files state this clock. It fits if the trace then begins within the window. If the clocks of several
+    nodes fit, the clock of the trace is unknown.
 
     Args:
         head: facts about the trace.
         window: part of the job's time that the timeline shows.
-        clock_offsets_ns: possible clocks of a trace that states no clock. Each offset is Unix time minus
-            CLOCK_MONOTONIC of a process of the job. An offset fits if the trace then begins within the
-            window. The first offset that fits is used.
+        processes: headers of the event files of the job.
+        nodes: known nodes of the job; not necessarily those of `processes`.
     """
     if head.first_us is None:
         return 0
     if head.unix_base_ns is not None:
         return head.unix_base_ns
     first_ns = head.first_us * 1000
-    for offset_ns in clock_offsets_ns:
-        if window.from_ns <= first_ns + offset_ns < window.to_ns:
-            return offset_ns
-    return None
+    offsets_ns: dict[str, int] = {}
+    for process in _possible_writers(head, processes, nodes):
+        if window.from_ns <= first_ns + process.unix_offset_ns < window.to_ns:
+            offsets_ns.setdefault(process.node, process.unix_offset_ns)
+    return next(iter(offsets_ns.values())) if len(offsets_ns) == 1 else None
+
+
+def _possible_writers(
+    head: ProfileHead, processes: Sequence[EventFileHeader], nodes: Collection[str]
+) -> Sequence[EventFileHeader]:
+    """Return the processes that may have written a trace.
+
+    A process with a process id of the trace wrote it, or else a process with its rank. The process id counts
+    more, because torchrun numbers the ranks, while an event file contains Slurm's number of the task. A trace
+    without such a process may come from any process of the job. The result is then empty if a node of the job
+    has no event file.
+    """
+    same_pid = [process for process in processes if process.pid in head.pids]
+    same_rank = [process for process in processes if process.rank == head.rank is not None]
+    same_both = [process for process in same_pid if process.rank == head.rank is not None]
+    if likely := same_both or same_pid or same_rank:
+        return likely
+    return processes if {process.node for process in processes}.issuperset(nodes) else ()
