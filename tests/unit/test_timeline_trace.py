@@ -231,6 +231,15 @@ def test_unknown_values_are_marked_and_never_zero() -> None:
     assert 0 not in [value for _, value in judge.counters(events)["node n1 gpu[0]", "gpu_busy_percent"]]
 
 
+def test_every_gap_of_a_series_is_marked() -> None:
+    values = [1.0, math.nan] * 360
+    window = TimeWindow.of_seconds(START_S, START_S, START_S + len(values))
+    node = examples.observation(examples.series("gpu_busy_percent", values))
+    events = judge.check(trace(TimelineSources(window, [node])))
+    gaps = judge.lane_names(events)["node n1", "unknown: gpu_busy_percent"]
+    assert [(gap["ts"], gap["dur"]) for gap in gaps] == [((2 * n + 1) * 1e6, 1e6) for n in range(360)]
+
+
 def test_a_series_may_begin_and_end_within_an_interval_of_the_job() -> None:
     assert counter_points(START_S + 1.4, 1.0, [5.0] * 8, WINDOW)[1] == []
     assert counter_points(START_S + 1.6, 1.0, [5.0] * 8, WINDOW)[1] == [(START_S, START_S + 1.6)]

@@ -16,9 +16,6 @@ from slurm_energy.diagnosis.timeline.trace_writer import TraceWriter
 from slurm_energy.diagnosis.timeline.window import TimeWindow
 
 _UNKNOWN_LANE: Final = "unknown"
-MAX_GAPS: Final = 64
-"""Maximum number of intervals without value that are marked per series."""
-
 _EDGE: Final = 1.5
 Gap = tuple[float, float]
 
@@ -161,7 +158,7 @@ class _CounterGroup:
             self.tracks += 1
             self._writer.counter(self._group, name, unit, points)
             if gaps:
-                self._names_by_gaps.setdefault(tuple(gaps[:MAX_GAPS]), []).append(name)
+                self._names_by_gaps.setdefault(tuple(gaps), []).append(name)
 
     def finish(self) -> None:
         """Write the lanes (rows of bars) that mark the intervals in which signals have no value.
