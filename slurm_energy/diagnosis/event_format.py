@@ -267,21 +267,26 @@ def read_header(stream: BinaryIO) -> EventFileHeader:
     return replace(header, written=written)
 
 
-def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
+def read_events(
+    stream: BinaryIO, header: EventFileHeader, max_records: int = MAX_CAPACITY
+) -> Iterator[Event]:
     """Yield the records of an event file as `read_blocks` reads them, oldest first.
 
     Args:
         stream: the event file, opened for reading.
         header: header that `read_header` returned for this file.
+        max_records: maximum number of records; the newest ones are read.
 
     Raises:
         OSError: the file cannot be read.
     """
-    for block in read_blocks(stream, header):
+    for block in read_blocks(stream, header, max_records):
         yield from map(Event._make, block)
 
 
-def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawEvent]]:
+def read_blocks(
+    stream: BinaryIO, header: EventFileHeader, max_records: int = MAX_CAPACITY
+) -> Iterator[list[RawEvent]]:
     """Yield lists of limited length with the records of an event file, oldest first.
 
     Three kinds of records are left out: records that are stored in the wrong place of the file, records of
@@ -290,12 +295,13 @@ def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawE
     Args:
         stream: the event file, opened for reading.
         header: header that `read_header` returned for this file.
+        max_records: maximum number of records; the newest ones are read.
 
     Raises:
         OSError: the file cannot be read.
     """
     capacity = header.capacity
-    number = max(0, header.written - capacity)
+    number = max(0, header.written - min(capacity, max_records))
     while number < header.written:
         slot = number % capacity
         count = min(_READ_RECORDS, header.written - number, capacity - slot)

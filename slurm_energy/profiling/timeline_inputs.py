@@ -15,10 +15,7 @@ from typing import BinaryIO, Final
 
 from slurm_energy.diagnosis.event_format import (
     FILE_SUFFIX,
-    HEADER_BYTES,
     MAGIC,
-    RECORD,
-    RECORD_BYTES,
     EventFileHeader,
     EventFormatError,
     read_events,
@@ -32,14 +29,18 @@ from slurm_energy.diagnosis.timeline.chrome_scanner import (
     decompressed,
     scan,
 )
+from slurm_energy.diagnosis.timeline.window import MAX_UNIX_S, NANOSECONDS
 from slurm_energy.errors import EnergyError, NotFoundError, UsageError
 from slurm_energy.profiling.user_files import list_directory, open_regular
 
 PROFILE_SUFFIXES: Final = (".json", ".json.gz")
 MAX_FILES: Final = 65_536
 _PIECE_BYTES: Final = 1 << 18
-_FIRST_RECORDS: Final = 256
-"""Number of records among which the earliest event is searched. Records are in the order of their ends."""
+_EXAMINED_RECORDS: Final = 256
+"""Number of oldest records with the earliest start among them, and of newest records with the latest end.
+
+Records are only approximately in the order of their ends: events that the GPU has timed arrive late.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class EventInput:
         path: path of the file.
         header: header of the file.
         start_ns: start of the oldest record, Unix nanoseconds; None means that there are no records.
-        end_ns: end of the newest record; None means that there are no records.
+        end_ns: latest end of the newest records; None means that there are no records.
     """
 
     path: Path
@@ -143,17 +144,17 @@ def open_profile(source: ProfileInput) -> Iterator[tuple[BinaryIO, Iterator[Scan
 
 
 def _bounds(file: BinaryIO, header: EventFileHeader) -> tuple[int | None, int | None]:
-    """Return the start of the oldest record and the end of the newest record in an event file."""
-    starts = [event.start_ns for event in islice(read_events(file, header), _FIRST_RECORDS)]
-    if not starts:
-        return None, None
-    slot = (header.written - 1) % header.capacity
-    file.seek(HEADER_BYTES + slot * RECORD_BYTES)
-    newest = file.read(RECORD_BYTES)
-    if len(newest) < RECORD_BYTES:
-        return None, None
-    start_ns, duration_ns, *_ = RECORD.unpack(newest)
-    return min(starts) + header.unix_offset_ns, start_ns + duration_ns + header.unix_offset_ns
+    """Return the earliest start of the oldest records and the latest end of the newest records.
+
+    Records that would end after the latest time that counts as Unix time are damaged and are left out.
+    """
+    starts = [event.start_ns for event in islice(read_events(file, header), _EXAMINED_RECORDS)]
+    ends = [
+        end_ns
+        for event in read_events(file, header, _EXAMINED_RECORDS)
+        if (end_ns := event.start_ns + event.duration_ns + header.unix_offset_ns) <= MAX_UNIX_S * NANOSECONDS
+    ]
+    return (min(starts) + header.unix_offset_ns, max(ends)) if starts and ends else (None, None)
 
 
 def _scanned(file: BinaryIO) -> Iterator[ScannedEvent | ScannedValue]:

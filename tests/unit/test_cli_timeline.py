@@ -22,6 +22,7 @@ import timeline_examples as examples
 
 from slurm_energy.cli.main import main
 from slurm_energy.cli.timeline_times import parse_ranks, parse_shown_time
+from slurm_energy.diagnosis.event_format import GPU_THREAD, MARK
 from slurm_energy.diagnosis.json_codec import node_to_json
 from slurm_energy.diagnosis.signals import SIGNALS
 from slurm_energy.diagnosis.timeline.chrome_scanner import MAX_CONTENT_BYTES, MAX_EVENT_CHARACTERS
@@ -254,6 +255,21 @@ def test_a_trace_of_unknown_clock_begins_with_the_timeline(capsys: pytest.Captur
     times = [event["ts"] for event in judge.check(judge.load(Path("t.json"))) if event["ph"] == "X"]
     assert times == [0.0, 1e6]
     assert "its clock is unknown" in capsys.readouterr().err
+
+
+def test_the_timeline_ends_with_the_last_event_although_events_of_gpus_arrive_late(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    records = examples.steps(20)
+    late = [record for record in records if record[4] == GPU_THREAD][-3:]
+    damaged = (2**63, 2**62, 0.0, 0, 0, MARK)
+    examples.write_events(
+        Path("0.events"), [*(one for one in records if one not in late), *late[::-1], damaged]
+    )
+    assert offline("0.events", "-o", "t.json", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["files"][0]["shown"] == len(records)
+    assert document["to"] == pytest.approx(examples.START_S + 20, abs=0.01)
 
 
 def test_a_trace_of_one_of_two_nodes_is_aligned_with_the_clock_of_its_own_node() -> None:
