@@ -151,6 +151,8 @@ def _selected(node: NodeObservation, ranks: Sequence[range]) -> NodeObservation:
 def _set_window(args: argparse.Namespace, sources: CollectedSources) -> None:
     """Set the time window to show: the time of the job or of its events, limited by --from and --to.
 
+    The window never begins before the job, so that the start of the job stays time 0 of the timeline.
+
     Raises:
         UsageError: --from is not before --to.
     """
@@ -158,7 +160,9 @@ def _set_window(args: argparse.Namespace, sources: CollectedSources) -> None:
     sources.start_s = start_s
     now = datetime.now()
     base_s = _UNKNOWN_START_S if start_s is None else start_s
-    from_s = parse_shown_time(args.from_time, base_s, now, "--from") if args.from_time else base_s
+    from_s = base_s
+    if args.from_time:
+        from_s = max(base_s, parse_shown_time(args.from_time, base_s, now, "--from"))
     to_s = parse_shown_time(args.to_time, base_s, now, "--to") if args.to_time else max(end_s, from_s)
     if args.to_time and not from_s < to_s:
         raise UsageError(

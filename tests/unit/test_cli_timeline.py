@@ -187,6 +187,13 @@ def test_times_select_a_part(events: Path) -> None:
     assert all(1e6 - 1 <= start <= end <= 2e6 + 1 for start, end in spans)
 
 
+def test_a_time_before_the_job_does_not_move_the_start_of_the_timeline(events: Path) -> None:
+    assert offline(events, "-o", "whole.json") == 0
+    assert offline(events, "--from", "2020-01-01", "-o", "t.json") == 0
+    whole, part = (judge.load(Path(name)) for name in ("whole.json", "t.json"))
+    assert part == whole
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
