@@ -90,8 +90,8 @@ def find_inputs(path: Path, *, whole: bool = False) -> Iterator[TimelineInput]:
     """Yield the input files for a timeline (event files and profiler traces) that a path names.
 
     A path names one file, or a directory whose files are yielded in the order of their names. In a
-    directory, files that cannot be read are skipped with a reason, and files with other suffixes are
-    ignored.
+    directory, files that cannot be read and timelines that were written before are skipped with a reason,
+    and files with other suffixes are ignored.
 
     Args:
         path: file or directory.
@@ -112,11 +112,15 @@ def find_inputs(path: Path, *, whole: bool = False) -> Iterator[TimelineInput]:
     for name in names:
         try:
             with _named(path / name):
-                yield _examined(path / name, open_regular(path / name), whole)
+                source = _examined(path / name, open_regular(path / name), whole)
         except EnergyError as error:
             yield SkippedFile(
                 path / name, ": ".join(text for text in (error.why, error.todo) if text) or error.what
             )
+            continue
+        if isinstance(source, ProfileInput) and source.head.is_timeline:
+            source = SkippedFile(path / name, "senergy timeline has written it")
+        yield source
 
 
 def open_events(source: EventInput) -> contextlib.AbstractContextManager[BinaryIO]:

@@ -170,6 +170,21 @@ def test_the_directory_of_the_environment_is_the_default(
     assert ">rank 0<" not in page
 
 
+def test_a_timeline_that_was_written_before_is_no_input(
+    events: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = []
+    for number in (1, 2):
+        assert offline(events, "-o", events / f"{number}.json", "--json") == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    first, second = documents
+    assert second["events"] == first["events"]
+    assert second["files"] == first["files"]
+    assert second["skipped"] == [
+        {"path": str(events / "1.json"), "reason": "senergy timeline has written it"}
+    ]
+
+
 def test_existing_files_are_kept_unless_forced(events: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("timeline-12.json.gz").write_text("mine")
     assert offline(events) == 1

@@ -23,6 +23,8 @@ _MIN_UNIX_US: Final = 1e15
 """Minimum microseconds that count as Unix time (September 2001). No host has been up for so long."""
 GPU_CATEGORIES: Final = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 """Categories by which the PyTorch profiler marks events of a GPU."""
+_OWN_PROGRAM: Final = "senergy "
+"""Start of `otherData.program` in traces that `senergy timeline` writes."""
 _MAX_PIDS: Final = 4096
 _TIMED_PHASES: Final = frozenset("XBEiIRC")
 
@@ -39,6 +41,7 @@ class ProfileHead:
         has_gpu: whether there are events of a GPU.
         events: number of examined events.
         pids: process ids of the examined events, at most 4096. The profiler also writes GPU numbers here.
+        is_timeline: whether `senergy timeline` wrote the trace.
     """
 
     rank: int | None = None
@@ -48,6 +51,7 @@ class ProfileHead:
     has_gpu: bool = False
     events: int = 0
     pids: set[int] = field(default_factory=set)
+    is_timeline: bool = False
 
     @property
     def unix_base_ns(self) -> int | None:
@@ -114,6 +118,9 @@ def _note_value(head: ProfileHead, item: ScannedValue) -> None:
         rank = item.value.get("rank")
         if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1 << 31:
             head.rank = rank
+    elif item.key == "otherData" and isinstance(item.value, dict):
+        program = item.value.get("program")
+        head.is_timeline = isinstance(program, str) and program.startswith(_OWN_PROGRAM)
 
 
 def _note_time(head: ProfileHead, event: Mapping[str, Any]) -> None:
