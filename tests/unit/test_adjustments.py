@@ -97,6 +97,20 @@ def test_change_goes_only_as_far_as_what_it_requires_is_permitted():
     assert proposal.time_ratio == pytest.approx(1 - 0.6 * part)
 
 
+@pytest.mark.parametrize("alone", [3, None])
+def test_change_that_another_one_requires_is_not_proposed_without_it(alone):
+    changes = (replace(MORE_WORKERS[0], alone=alone), MORE_WORKERS[1])
+    assert not proposals("cpus-per-task", changes)
+    assert not proposals("workers=0..2,cpus-per-task", changes)
+    described = [one.described() for one in proposals("workers,cpus-per-task=1..8", changes)]
+    assert described == ([] if alone is None else ["workers 2 -> 3"])
+
+
+def test_change_within_what_needs_no_other_change_is_proposed_alone():
+    (proposal,) = proposals("workers=0..3,cpus-per-task")
+    assert proposal.described() == "workers 2 -> 3"
+
+
 def test_change_is_limited_to_the_permitted_range_and_never_reversed():
     (proposal,) = proposals("workers=0..5,cpus-per-task")
     assert proposal.adjustments[0].new == 5

@@ -95,8 +95,7 @@ def propose(
     """
     proposals = []
     for item in change_sets:
-        changes = {change.kind: change for change in item.changes}
-        permitted = [one for change in item.changes for one in _permitted(change, changes, permissions)]
+        permitted = _permitted_changes(item.changes, permissions)
         if not permitted or elapsed_s <= 0:
             continue
         share = min(share for _, share in permitted)
@@ -107,6 +106,24 @@ def propose(
         adjustments = tuple(adjustment for adjustment, _ in permitted)
         proposals.append(AdjustmentProposal(item.finding, adjustments, time, energy, item.source))
     return sorted(proposals, key=lambda one: min(one.time_ratio, one.energy_ratio or 1.0))
+
+
+def _permitted_changes(
+    changes: Sequence[AdvisedChange], permissions: AdjustmentPermissions
+) -> list[tuple[Adjustment, float]]:
+    """Return the permitted parts of the changes of one advice, each with the remaining fraction of the gain.
+
+    A change that another change requires, such as more CPUs for more workers, is useless by itself. It is
+    left out if the other change is not made, or goes only as far as it can without this change.
+    """
+    by_kind = {change.kind: change for change in changes}
+    permitted = {change.kind: part for change in changes for part in _permitted(change, by_kind, permissions)}
+    for change in changes:
+        if change.requires in permitted:
+            part = permitted.get(change.kind)
+            if part is None or (change.alone is not None and part[0].new <= change.alone):
+                del permitted[change.requires]
+    return list(permitted.values())
 
 
 def _permitted(
