@@ -70,8 +70,7 @@ def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     if best < _MIN_RISE * model.ratio:
         return
     change = _limit_change(view, gpus, best, model)
-    joules = sum(sum(parts.values()) for parts in view.context.energy_joules.values())
-    share = view.active_s / view.elapsed_s
+    active_joules = (view.mean_watts or 0.0) * view.active_s
     unit = "W" if change.kind is AdjustmentKind.GPU_CAP else "MHz"
     yield FindingAdvice(
         finding.kind,
@@ -79,7 +78,7 @@ def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
         f" less time and energy: a limit of {change.new} {unit}.",
         f"#SBATCH --energy-{change.kind.value}={change.new}",
         (1 - model.ratio / best) * view.active_s,
-        (1 - model.energy_ratio(best)) * share * joules,
+        (1 - model.energy_ratio(best)) * active_joules,
         "power of this job, if the activity of the GPUs draws power with the square of their clock",
         "time and energy of the next run: senergy job OLD NEW --html FILE",
         (change,),

@@ -167,6 +167,29 @@ def test_limit_is_raised_only_as_far_as_energy_falls(seed: int) -> None:
         assert advice.joules_gain is not None and advice.joules_gain > 0
 
 
+@pytest.mark.parametrize("has_node_meter", [False, True])
+def test_gain_of_a_raised_limit_counts_the_energy_of_a_node_once(has_node_meter: bool) -> None:
+    values = {
+        "gpu_busy_percent": 99.0,
+        "throttle_power_percent": 98.0,
+        "sm_clock_mhz": 900.0,
+        "max_sm_clock_mhz": 1800.0,
+        "power_watts": 150.0,
+    }
+    job = job_of(*(series(name, [value] * 60, "gpu[0]") for name, value in values.items()))
+    energies = {"gpu[0]": 90e3, "cpu": 180e3} | ({"node": 270e3} if has_node_meter else {})
+    context = replace(
+        job.context,
+        energy_joules={"n1": energies},
+        idle_watts={"n1": {"gpu[0]": 60.0}},
+        limit_watts={"n1": {"gpu[0]": 150.0}},
+        max_limit_watts={"n1": {"gpu[0]": 400.0}},
+    )
+    advice = only(replace(job, context=context))
+    # 450 W, 90 W of them grow fourfold at twice the clock, in half of the time.
+    assert advice.joules_gain == pytest.approx((1 - (360 + 4 * 90) / 2 / 450) * 270e3)
+
+
 @pytest.mark.slow
 def test_gain_of_energy_takes_waiting_gpus_as_idle() -> None:
     observation = build(JOBS["one-worker"], 3)
