@@ -374,6 +374,16 @@ def test_session_without_processes_is_idle_by_the_use_of_its_cpus() -> None:
     assert kinds(job_of(allocated, cpus[0], elapsed_s=2400.0)) == []
 
 
+def test_time_share_of_a_low_limit_is_the_throttled_time() -> None:
+    parts = [series("gpu_busy_percent", [99.0] * 60, f"gpu[{index}]") for index in range(2)]
+    parts += [series("throttle_power_percent", [90.0 + index] * 60, f"gpu[{index}]") for index in range(2)]
+    job = job_of(*parts)
+    limits = [{"n1": {f"gpu[{index}]": watts for index in range(2)}} for watts in (200.0, 700.0)]
+    context = dataclasses.replace(job.context, limit_watts=limits[0], max_limit_watts=limits[1])
+    (found,) = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
+    assert (found.kind, found.time_share) == (K.WRONG_LIMIT, pytest.approx(0.91))
+
+
 def test_a_core_that_is_used_in_part_is_not_called_unused() -> None:
     busy, allocated = series("cpu_busy_cores", [0.3] * 60), series("cpu_allocated_cores", [128.0] * 60)
     (finding,) = find_causes(job_of(busy, allocated, elapsed_s=7200.0), DiagnosisConfig())

@@ -104,7 +104,7 @@ def _low_limit(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that a very low power limit throttles GPUs whose highest clock is unknown."""
     if any("max_sm_clock_mhz" in gpu.series for gpu in view.gpus):
         return
-    facts = []
+    facts, shares = [], []
     for gpu in view.busy_gpus:
         limit = view.context.limit_watts.get(gpu.node, {}).get(gpu.part)
         highest = view.context.max_limit_watts.get(gpu.node, {}).get(gpu.part)
@@ -116,12 +116,12 @@ def _low_limit(view: JobView) -> Iterator[JobFinding]:
             text = f"{gpu.name} has a power limit of {limit:.0f} W of {highest:.0f} W, which throttled it for"
             text += f" {share:.0f} % of the time."
             facts.append(view.fact("power_watts", ratio, text, "limit_ratio", gpu.name))
+            shares.append(share / 100)
     if facts:
         title = f"Low power limits throttle {len(facts)} GPUs"
         where = [fact.where for fact in facts]
-        share = facts[0].value or 0.0
         yield view.finding(
-            FindingKind.WRONG_LIMIT, title, facts, None, 0.6, time_share=share / 100, where=where
+            FindingKind.WRONG_LIMIT, title, facts, None, 0.6, time_share=max(shares), where=where
         )
 
 
