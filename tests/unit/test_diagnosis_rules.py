@@ -374,6 +374,26 @@ def test_session_without_processes_is_idle_by_the_use_of_its_cpus() -> None:
     assert kinds(job_of(allocated, cpus[0], elapsed_s=2400.0)) == []
 
 
+@pytest.mark.parametrize(
+    ("cpu_joules", "lost"),
+    [
+        (9e5, 7 / 8 * 90.0 * 7200),  # the idle power of the node
+        (8e4, 7 / 8 * 8e4),  # a part of a shared node
+        (None, None),
+    ],
+)
+def test_unused_cpus_never_lose_more_energy_than_the_job_used(
+    cpu_joules: float | None, lost: float | None
+) -> None:
+    parts = series("cpu_busy_cores", [1.0] * 60), series("cpu_allocated_cores", [8.0] * 60)
+    job = job_of(*parts, elapsed_s=7200.0)
+    energies = {"n1": {"dram": 1e6} if cpu_joules is None else {"cpu": cpu_joules}}
+    context = dataclasses.replace(job.context, idle_watts={"n1": {"cpu": 90.0}}, energy_joules=energies)
+    (found,) = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
+    assert found.kind is K.UNUSED_CPU
+    assert found.joules_lost == (None if lost is None else pytest.approx(lost))
+
+
 def test_time_share_of_a_low_limit_is_the_throttled_time() -> None:
     parts = [series("gpu_busy_percent", [99.0] * 60, f"gpu[{index}]") for index in range(2)]
     parts += [series("throttle_power_percent", [90.0 + index] * 60, f"gpu[{index}]") for index in range(2)]

@@ -174,17 +174,32 @@ def unused_cpus(view: JobView) -> Iterator[JobFinding]:
     if gpus and allocated <= gpus * view.threshold("unused_cpu_per_gpu"):
         return
     text = f"The job used at most {use:.0f} % of {allocated:.0f} CPUs."
-    idle = [watts["cpu"] for watts in view.context.idle_watts.values() if "cpu" in watts]
-    joules = scaled(math.fsum(idle) if idle else None, (1 - use / 100) * view.elapsed_s)
     yield view.finding(
         FindingKind.UNUSED_CPU,
         f"{unused} of {allocated:.0f} CPUs are never used",
         [view.fact("cpu_busy_cores", use, text, limit)],
         None,
         0.8,
-        joules_lost=joules,
+        joules_lost=scaled(_static_joules(view), 1 - use / 100),
         time_share=1.0,
     )
+
+
+def _static_joules(view: JobView) -> float | None:
+    """Return an upper bound of the energy that the idle CPUs of the job would have used; None if unknown.
+
+    The known idle power is that of all CPUs of a node. A job on a shared node is charged only its share of
+    this power, which is unknown. The energy is therefore limited to the measured energy of the job's CPUs.
+    """
+    energies = []
+    for node in view.context.nodes:
+        watts, joules = (
+            table.get(node, {}).get("cpu") for table in (view.context.idle_watts, view.context.energy_joules)
+        )
+        if watts is None or joules is None:
+            return None
+        energies.append(min(watts * view.elapsed_s, joules))
+    return math.fsum(energies) if energies else None
 
 
 def _peak_use(view: JobView) -> tuple[float | None, float | None]:
