@@ -129,20 +129,25 @@ def _checkpoint_line(interval_s: float) -> str:
 
 
 def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    used = dict.fromkeys((gpu.node for gpu in view.gpus), 0)
-    for gpu in view.gpus:
-        used[gpu.node] += gpu.name not in finding.where
+    """Yield the advice to request fewer GPUs per node.
+
+    A GPU whose use is unknown counts as used. No advice is given unless all nodes have a record, because the
+    number of used GPUs may differ from node to node.
+    """
+    used = dict.fromkeys((node for node, _ in view.allocated_gpus), 0)
+    for node, part in view.allocated_gpus:
+        used[node] += f"{node} {part}" not in finding.where
     counts = set(used.values())
-    if finding.joules_lost is None or len(counts) != 1:
+    if finding.joules_lost is None or len(counts) != 1 or view.context.missing_nodes != 0:
         return
     count = counts.pop()
-    allocated = len(view.gpus) // len(used)
+    allocated = len(view.allocated_gpus) // len(used)
     # A second # turns an option off: 0 GPUs would still select the partition and nodes with GPUs.
     line = f"#SBATCH --gpus-per-node={count}" if count else f"##SBATCH --gpus-per-node={allocated}"
     changes = (AdvisedChange(AdjustmentKind.GPUS_PER_NODE, count, allocated),) if count else ()
     yield FindingAdvice(
         finding.kind,
-        f"Request the GPUs that the program uses: {count} per node."
+        f"Request {count} instead of {allocated} GPUs per node: the program never uses the others."
         if count
         else "The program uses no GPU: request none.",
         line,
@@ -155,18 +160,19 @@ def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _fewer_nodes(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    if not finding.where or finding.joules_lost is None:
+    """Yield the advice to request fewer nodes. A node whose use is unknown counts as used."""
+    if not finding.where or finding.joules_lost is None or view.node_count is None:
         return
-    count = len(view.observation.nodes) - len(finding.where)
+    count = view.node_count - len(finding.where)
     yield FindingAdvice(
         finding.kind,
-        f"{count} of {len(view.observation.nodes)} nodes do all the work.",
+        f"Request {count} instead of {view.node_count} nodes: the program never uses the others.",
         f"#SBATCH --nodes={count}",
         0.0,
         finding.joules_lost,
         "measured energy of the unused nodes",
         "energy of the next run: senergy job OLD NEW --html FILE",
-        (AdvisedChange(AdjustmentKind.NODES, count, len(view.observation.nodes)),),
+        (AdvisedChange(AdjustmentKind.NODES, count, view.node_count),),
     )
 
 

@@ -82,6 +82,18 @@ class JobView:
         )
 
     @cached_property
+    def allocated_gpus(self) -> frozenset[tuple[str, str]]:
+        """Node and part of each GPU of the job, including those without any signal."""
+        allocated = {(node, f"gpu[{index}]") for node, gpus in self.context.gpus.items() for index in gpus}
+        return frozenset(allocated | {(gpu.node, gpu.part) for gpu in self.gpus})
+
+    @cached_property
+    def node_count(self) -> int | None:
+        """Number of allocated nodes, including those without a record; None if unknown."""
+        missing = self.context.missing_nodes
+        return None if missing is None else len(self.observation.nodes) + missing
+
+    @cached_property
     def busy_gpus(self) -> tuple[GpuView, ...]:
         """GPUs that were active at least once."""
         return tuple(gpu for gpu in self.gpus if gpu.active is not None)

@@ -77,6 +77,7 @@ def _context(
         gpus={name: tuple(range(shape.gpus)) for name in names} if shape.gpus else {},
         restart_count=shape.restart_count,
         energy_joules=energy if shape.has_energy else {},
+        missing_nodes=0,
         idle_watts={name: {"cpu": _CPU_IDLE} | dict.fromkeys(parts, _GPU_IDLE) for name in names},
         limit_watts={name: dict.fromkeys(parts, limit) for name in names},
         max_limit_watts={name: dict.fromkeys(parts, _GPU_LIMIT) for name in names},

@@ -11,9 +11,9 @@ import pytest
 from test_diagnosis_rules import job_of, series
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
-from slurm_energy.diagnosis.diagnose import diagnose
+from slurm_energy.diagnosis.diagnose import Diagnosis, diagnose
 from slurm_energy.diagnosis.finding_advice import FindingAdvice
-from slurm_energy.diagnosis.observation import JobObservation
+from slurm_energy.diagnosis.observation import JobObservation, NodeObservation, ObservedAllocation
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
 from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
 from slurm_energy_lab.diagnosis_corpus.observe import observe
@@ -165,6 +165,67 @@ def test_limit_is_raised_only_as_far_as_energy_falls(seed: int) -> None:
         assert change.kind.value == "gpu-clock" and change.old is not None
         assert change.old < change.new <= 1980
         assert advice.joules_gain is not None and advice.joules_gain > 0
+
+
+def partly_unknown_gpus(missing_nodes: int | None) -> Diagnosis:
+    """Return the diagnosis of a job with one busy GPU, one unused GPU and two GPUs without signals."""
+    busy = [series("gpu_busy_percent", [value] * 60, f"gpu[{index}]") for index, value in enumerate((95, 0))]
+    job = job_of(*busy, series("cpu_busy_cores", [4.0] * 60), series("cpu_allocated_cores", [8.0] * 60))
+    energies = {f"gpu[{index}]": joules for index, joules in enumerate((18e4, 4e4, 18e4, 18e4))}
+    context = replace(
+        job.context,
+        gpus={"n1": (0, 1, 2, 3)},
+        energy_joules={"n1": energies},
+        missing_nodes=missing_nodes,
+    )
+    return diagnose(replace(job, context=context))
+
+
+def test_gpus_of_unknown_use_are_not_advised_away() -> None:
+    diagnosis = partly_unknown_gpus(missing_nodes=0)
+    (finding,), (advice,) = diagnosis.findings, diagnosis.advice
+    assert finding.title == "1 of 4 GPUs are never used"
+    assert advice.line == "#SBATCH --gpus-per-node=3"
+    assert advice.text == "Request 3 instead of 4 GPUs per node: the program never uses the others."
+    assert [change.to_json() for change in advice.changes] == [{"kind": "gpus-per-node", "old": 4, "new": 3}]
+
+
+@pytest.mark.parametrize("missing_nodes", [1, None])
+def test_no_fewer_gpus_per_node_if_the_gpus_of_a_node_may_be_unknown(missing_nodes: int | None) -> None:
+    diagnosis = partly_unknown_gpus(missing_nodes)
+    assert [finding.kind.value for finding in diagnosis.findings] == ["unused-gpu"]
+    assert diagnosis.advice == ()
+
+
+@pytest.mark.parametrize(
+    ("missing_nodes", "title", "line"),
+    [
+        (0, "1 of 3 nodes are never used", "#SBATCH --nodes=2"),
+        (2, "1 of 5 nodes are never used", None),  # the energy of the job is unknown
+        (None, "1 of 3 nodes are never used", None),
+    ],
+)
+def test_nodes_of_unknown_use_are_not_advised_away(
+    missing_nodes: int | None, title: str, line: str | None
+) -> None:
+    nodes = [
+        NodeObservation(
+            name,
+            (
+                series("cpu_busy_cores", [cores] * 60, node=name),
+                series("cpu_allocated_cores", [8.0] * 60, node=name),
+            ),
+        )
+        for name, cores in (("n1", 7.0), ("n2", 0.0))
+    ]
+    names = ("n1", "n2", "n3")
+    energies = {name: {"cpu": 6e4} for name in names}
+    context = ObservedAllocation(
+        1, 0.0, 600.0, "COMPLETED", nodes=names, energy_joules=energies, missing_nodes=missing_nodes
+    )
+    diagnosis = diagnose(JobObservation(context, (*nodes, NodeObservation("n3"))))
+    assert [finding.title for finding in diagnosis.findings] == [title]
+    assert [advice.line for advice in diagnosis.advice] == ([] if line is None else [line])
 
 
 @pytest.mark.parametrize("has_node_meter", [False, True])

@@ -219,6 +219,15 @@ def test_missed_sample_does_not_divide_an_idle_tail() -> None:
     assert kinds(job_of(series("gpu_busy_percent", values, "gpu[0]"), elapsed_s=1200.0)) == []
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [((0,), [K.IDLE_TAIL]), ((0, 1), [])])
+def test_gpu_without_signals_may_be_active_while_the_others_are_idle(
+    gpus: tuple[int, ...], expected: list[FindingKind]
+) -> None:
+    job = job_of(series("gpu_busy_percent", [90.0] * 60 + [0.0] * 60, "gpu[0]"), elapsed_s=1200.0)
+    context = dataclasses.replace(job.context, gpus={"n1": gpus})
+    assert kinds(dataclasses.replace(job, context=context)) == expected
+
+
 def finding(kind: FindingKind, joules: float | None, seconds: float | None = None) -> JobFinding:
     fact = FindingEvidence("step", "", None, None, 1.0, None, "A fact.")
     return JobFinding(kind, kind.value, (fact,), None, seconds, joules, 0.9)

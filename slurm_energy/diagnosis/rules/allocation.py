@@ -103,7 +103,7 @@ def _activity(view: JobView) -> _Activity:
     tests = [
         test for gpu in view.gpus if (test := _gpu_test(view, gpu.node, gpu.part, gpu.series)) is not None
     ]
-    if view.gpus and len(tests) < len(view.gpus):
+    if view.gpus and len(tests) < len(view.allocated_gpus):
         return []
     waits = []
     if not view.gpus:
@@ -247,7 +247,7 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
     known = [joules for joules in energies if joules is not None]
     yield view.finding(
         FindingKind.IDLE_ALLOCATION,
-        f"{len(idle)} of {len(view.observation.nodes)} nodes are never used",
+        f"{len(idle)} of {view.node_count or len(view.observation.nodes)} nodes are never used",
         facts,
         None,
         0.95,

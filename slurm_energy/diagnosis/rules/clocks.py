@@ -33,7 +33,8 @@ def thermal_throttling(view: JobView) -> Iterator[JobFinding]:
     lost = None if drop is None else drop * view.active_s
     yield view.finding(
         FindingKind.THERMAL_THROTTLING,
-        f"{len(hot)} of {len(view.gpus)} GPUs are throttled by temperature, up to {share:.0f} % of the time",
+        f"{len(hot)} of {len(view.allocated_gpus)} GPUs are throttled by temperature,"
+        f" up to {share:.0f} % of the time",
         facts,
         lost,
         0.95,

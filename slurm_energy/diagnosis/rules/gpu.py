@@ -28,14 +28,14 @@ def unused_gpus(view: JobView) -> Iterator[JobFinding]:
     unused = [gpu for gpu in view.gpus if _is_unused(view, gpu)]
     use = view.cpu_use
     is_idle = use is not None and use < view.threshold("idle_cpu")
-    if not unused or (is_idle and len(unused) == len(view.gpus)):
+    if not unused or (is_idle and len(unused) == len(view.allocated_gpus)):
         return  # a job that does nothing at all is an idle allocation
     energies = [view.gpu_joules(gpu) for gpu in unused]
     known = [joules for joules in energies if joules is not None]
     facts = [_unused_fact(view, gpu) for gpu in unused]
     yield view.finding(
         FindingKind.UNUSED_GPU,
-        f"{len(unused)} of {len(view.gpus)} GPUs are never used",
+        f"{len(unused)} of {len(view.allocated_gpus)} GPUs are never used",
         facts,
         None,
         0.95 if all("gpu_busy_percent" in gpu.series for gpu in unused) else 0.7,
@@ -132,16 +132,16 @@ def underused(view: JobView) -> Iterator[JobFinding]:
     if not slack or view.active_s < view.threshold("minimum_time"):
         return
     busy = mean_of([mean for gpu in slack if (mean := gpu.mean("gpu_busy_percent")) is not None]) or 0.0
-    facts = []
+    facts, count = [], len(view.allocated_gpus)
     for gpu in slack:
         high, mean = gpu.high("gpu_busy_percent"), gpu.mean("gpu_busy_percent")
         text = f"{gpu.name} was busy for {mean:.0f} % of the time, in its busiest tenth {high:.0f} %."
         facts.append(view.fact("gpu_busy_percent", high, text, "gpu_underused", gpu.name))
     yield view.finding(
         FindingKind.GPU_UNDERUSED,
-        f"{len(slack)} of {len(view.gpus)} GPUs are busy for only {busy:.0f} % of the time",
+        f"{len(slack)} of {count} GPUs are busy for only {busy:.0f} % of the time",
         facts,
-        max(0.0, 1 - busy / _FULL_USE) * view.active_s * len(slack) / len(view.gpus),
+        max(0.0, 1 - busy / _FULL_USE) * view.active_s * len(slack) / count,
         0.6,
         where=[gpu.name for gpu in slack],
     )
