@@ -5,6 +5,7 @@ The job's program has a speed and a power that depend on the CPU frequency.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -425,6 +426,51 @@ def test_advice_is_followed_while_a_budget_limits_the_job(make: Callable[..., No
     assert program.clock_share == pytest.approx(0.5)
     bound(node, None)
     assert finish(node)["chosen_source"] == "earlier runs"
+
+
+@pytest.mark.parametrize("obstacle", ["no progress", "budget"])
+def test_a_search_replaces_an_advised_start_as_soon_as_the_job_can_be_measured(
+    make: Callable[..., Node], obstacle: str
+) -> None:
+    node = make()
+    node.manager.begin(env(policy="energy", model="solver"))
+    program = Program(node, memory_share=0.0, reports=obstacle != "no progress")
+    if obstacle == "budget":
+        bound(node, 190.0)
+    program.run(4)
+    (request,) = node.manager.tuners.advice_requests()
+    answer = advice(start={"cpu_max_mhz": 1700.0}, start_source="earlier runs")
+    node.manager.tuners.advise(request, answer)
+    program.run(60)
+    assert program.clock_share == pytest.approx(0.5)  # twice the time of the untuned program
+    program.reports = True
+    bound(node, None)
+    program.run(150)
+    assert program.clock_share > 0.95
+    assert finish(node)["progress"] == "reported"
+
+
+def test_an_advised_start_returns_if_the_untuned_job_reaches_its_budget_again(
+    make: Callable[..., Node],
+) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp", model="solver"))
+    bound(node, 190.0)
+    program = Program(node)
+    program.run(4)
+    (request,) = node.manager.tuners.advice_requests()
+    answer = advice(start={"cpu_max_mhz": 1700.0}, start_source="earlier runs")
+    node.manager.tuners.advise(request, answer)
+    shares = []
+    for _ in range(900):
+        program.run(1)
+        shares.append(program.clock_share)
+    changes = sum(one != other for one, other in itertools.pairwise(shares))
+    assert shares[-1] == pytest.approx(0.5)
+    assert 3 <= changes <= 9  # at the start, and twice at each attempt to measure the reference
+    assert sum(shares) / len(shares) < 0.55
+    bound(node, None)
+    finish(node)
 
 
 @pytest.mark.parametrize(

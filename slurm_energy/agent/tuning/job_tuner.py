@@ -36,7 +36,8 @@ WARM_UP, REFERENCE, ENDED = "warm-up", "reference", "ended"
 LIMITED_NOTE = "tuning: nothing was measured while a power budget limited the job"
 _HOLDING = (HOLD, "static")
 _FIRST_RECHECK_S, _MAX_RECHECK_S = 120.0, 960.0
-"""Pauses after which a job without progress is measured untuned again: its draw may have changed."""
+"""Pauses after which a job without progress is measured untuned again: its draw may have changed. A job with
+an advised start has the same pauses between two attempts to start a search."""
 _CYCLE_WAIT_S = 400.0
 """Time after the warm-up in which a job that paused is not tuned until its pauses are known to be regular."""
 _SEEK_S = 150.0
@@ -100,6 +101,7 @@ class JobTuner:
         self._pinned: OperatingPoint | None = None
         self._ended = False
         self._recheck_s, self._recheck_at_s = _FIRST_RECHECK_S, math.inf
+        self._search_from_s = -math.inf
         self._seek_until_s = self._warm_up_until_s + _SEEK_S
         self._earlier: dict[str, dict[str, Any]] = {}
         self._earlier_probes = 0
@@ -178,7 +180,9 @@ class JobTuner:
         if self._source is not None or start is None or not is_alone or self.tunable.allowed(start) != start:
             return False
         source = self.advice.start_source if self.advice is not None else None
-        self._source = ConstantPoint(start, {"chosen": start.to_json(), "chosen_source": source})
+        summary = {"chosen": start.to_json(), "chosen_source": source}
+        self._source = ConstantPoint(start, summary, is_provisional=True)
+        self._delay_search(now_s)
         self.follow(now_s)
         self._store_result()
         return True
@@ -329,6 +333,9 @@ class JobTuner:
         elif not interval.has_progress and self._had_progress():
             self.session.note("tuning: the job's progress was lost; measured again from the untuned settings")
             self._measure_reference_again(now_s)
+        elif interval.has_progress and self._may_replace_start(now_s):
+            self._delay_search(now_s)
+            self._measure_reference_again(now_s)
         elif interval.window is not None:
             self._source.observe(interval.window)
         self.follow(now_s)
@@ -337,6 +344,20 @@ class JobTuner:
 
     def _had_progress(self) -> bool:
         return self.record.get("progress") not in (None, "none") and self.phase != REFERENCE
+
+    def _may_replace_start(self, now_s: float) -> bool:
+        """Return whether a search may replace the advised operating point that the job has provisionally."""
+        is_provisional = isinstance(self._source, ConstantPoint) and self._source.is_provisional
+        return is_provisional and now_s >= self._search_from_s
+
+    def _delay_search(self, now_s: float) -> None:
+        """Keep the advised operating point for a while if the job gets it again.
+
+        The untuned job may reach the ceiling of a power budget again, or lose its progress signal again.
+        Without the delay, the job would then alternate between the two operating points.
+        """
+        self._search_from_s = now_s + self._recheck_s
+        self._recheck_s = min(2 * self._recheck_s, _MAX_RECHECK_S)
 
     def follow(self, now_s: float) -> None:
         """Apply the operating point (set of hardware settings) that the source of points requests.

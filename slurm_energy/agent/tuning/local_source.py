@@ -121,7 +121,9 @@ class LocalSources:
         start = None if advice is None else advice.start
         if not interval.has_progress and start is not None and tunable.allowed(start) == start:
             source = advice.start_source if advice is not None else None
-            return ConstantPoint(start, _summary(start, source, interval))
+            # Without numpy there is no search that could replace the advised point.
+            summary = _summary(start, source, interval)
+            return ConstantPoint(start, summary, is_provisional=not self._is_missing)
         if self._is_missing:
             tuner.session.note(NO_NUMPY_NOTE if objective.slowdown_limit is None else NO_NUMPY_LIMIT_NOTE)
             point = safe_point(points, reference, tunable.gpu, objective)

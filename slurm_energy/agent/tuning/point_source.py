@@ -42,17 +42,21 @@ class PointSource(Protocol):
 
 
 class ConstantPoint:
-    """A source that requests the same operating point for the whole job.
+    """A source that always requests the same operating point.
 
     Args:
         point: the operating point.
         summary: result for the record's key `tuning`.
+        is_provisional: whether a search replaces this source when the progress of the job becomes known.
     """
 
     phase = HOLD
 
-    def __init__(self, point: OperatingPoint, summary: dict[str, Any]) -> None:
+    def __init__(
+        self, point: OperatingPoint, summary: dict[str, Any], *, is_provisional: bool = False
+    ) -> None:
         self.requested = point
+        self.is_provisional = is_provisional
         self._summary = summary
 
     def observe(self, window: ProgressWindow) -> None:
