@@ -59,7 +59,9 @@ def track(iterable: Iterable[_Item], total: float | None = None) -> Iterator[_It
 
     Args:
         iterable: the items, for example batches of a data loader.
-        total: total number of units; by default the length of the iterable, if the iterable has a length.
+        total: total number of units that this process will complete. By default it is the length of the
+            iterable, if the iterable has a length. A program that iterates several times, for example once
+            per epoch, should state the sum.
     """
     if total is None:
         try:

@@ -19,6 +19,8 @@ _MIN_CONTRADICTIONS = 5
 _WINDOWS_PER_CONTRADICTION = 15
 _MAX_UNIT_CHANGES = 4
 _MIN_REMAINING_WINDOWS, _MIN_REMAINING_S = 20.0, 600.0
+_MAX_OVERRUN = 1.1
+"""An expected duration counts as wrong after this multiple of it, in untuned time."""
 
 
 class ChangeDetector:
@@ -196,14 +198,15 @@ class RunBudget:
     def remaining_windows(self, window_s: float) -> float:
         """Return the expected number of measurement windows until the end of the job.
 
-        If the expected duration of the job is unknown, the job is expected to continue for as long as it has
-        already run, but for at least 20 windows. Long training steps make windows long. If 20 windows are
-        longer than ten minutes, the minimum is ten minutes instead.
+        If the expected duration of the job is unknown, or the job has clearly run for longer than its
+        expected duration, the job is expected to continue for as long as it has already run, but for at least
+        20 windows. Long training steps make windows long. If 20 windows are longer than ten minutes, the
+        minimum is ten minutes instead.
 
         Args:
             window_s: length of a window in seconds.
         """
-        if self._expected_s is not None:
+        if self._expected_s is not None and self._untuned_s <= _MAX_OVERRUN * self._expected_s:
             return max(self._expected_s - self._elapsed_s, 0.0) / window_s
         return max(self._elapsed_s / window_s, min(_MIN_REMAINING_WINDOWS, _MIN_REMAINING_S / window_s))
 

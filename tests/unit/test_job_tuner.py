@@ -141,6 +141,15 @@ def test_a_job_that_soon_ends_is_not_searched(make: Callable[..., Node]) -> None
     assert finish(node)["probes"] == 0
 
 
+def test_a_job_that_exceeds_its_reported_total_is_searched(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="energy"))
+    program = Program(node, total_units=30.0)  # each epoch reports its own length as the total
+    program.run(150)
+    assert program.clock_share < 0.8
+    finish(node)
+
+
 def test_a_change_to_compute_bound_work_regains_its_speed_within_ten_seconds(
     make: Callable[..., Node],
 ) -> None:

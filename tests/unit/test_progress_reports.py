@@ -135,6 +135,16 @@ def test_the_remaining_time_follows_from_rate_and_total() -> None:
     assert node.send(units=20)["remaining_s"] is None
 
 
+def test_the_remaining_time_is_unknown_after_a_process_has_exceeded_its_total() -> None:
+    node = Reports()
+    for units, remaining_s in ((50, None), (100, 100), (150, 50), (200, 0)):
+        assert node.send(units=units, total=200)["remaining_s"] == remaining_s
+        node.clock.now += 50
+    assert node.reports.remaining_s((5, 0)) is None  # the second epoch has begun
+    assert node.send(units=250, total=200)["remaining_s"] is None
+    assert node.reports.remaining_s((5, 0)) is None
+
+
 def test_many_processes_report_less_often_and_their_number_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -98,6 +98,12 @@ def test_phase_change_returns_to_the_reference_within_one_window():
     assert job.search.requested == UNTUNED
 
 
+def test_a_job_that_outlasts_its_expected_duration_is_searched():
+    job = Job(Objective("edp"), options=SearchOptions(expected_duration_s=20))
+    unknown = Job(Objective("edp"))
+    assert len(job.run(60).summary()["points"]) == len(unknown.run(60).summary()["points"])
+
+
 def test_state_survives_json():
     job = Job(Objective("edp"), options=SearchOptions(expected_duration_s=300))
     search = job.run(30)

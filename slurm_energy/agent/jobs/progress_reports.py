@@ -52,7 +52,8 @@ class _JobProgress:
         first, latest: first and latest report by process.
         pending: reports that the tuner has not collected yet.
         end_s: time at which a process is expected to end its work, by process, in seconds since boot. Only
-            processes that have reported the total number of their units of work have an entry.
+            processes that have reported the total number of their units of work, and have not exceeded this
+            number, have an entry.
     """
 
     first: dict[str, ProgressReport] = field(default_factory=dict)
@@ -117,6 +118,8 @@ class ProgressReports:
         remaining_s = _remaining_s(job.first[process], report, message.total)
         if remaining_s is not None:
             job.end_s[process] = report.time_s + remaining_s
+        elif message.total is not None:
+            job.end_s.pop(process, None)
         longest_s = _MAX_INTERVAL_S if message.steps is None else _STEPS_INTERVAL_S
         interval_s = min(_interval_s(session, len(job.latest)), longest_s)
         return {"units": report.units, "remaining_s": remaining_s, "interval_s": interval_s}
@@ -135,7 +138,10 @@ class ProgressReports:
         return reports
 
     def remaining_s(self, key: tuple[int, int]) -> float | None:
-        """Return the expected seconds to the end of a job's work; None if no process has reported a total.
+        """Return the expected seconds to the end of a job's work; None if unknown.
+
+        The time is unknown if no process has reported a total, or if the job still runs after its expected
+        end.
 
         Args:
             key: job id and restart count.
@@ -143,7 +149,8 @@ class ProgressReports:
         job = self._jobs.get(key)
         if job is None or not job.end_s:
             return None
-        return max(0.0, max(job.end_s.values()) - self._clock.boottime())
+        remaining_s = max(job.end_s.values()) - self._clock.boottime()
+        return remaining_s if remaining_s > 0 else None
 
     def _check_room(self, session: Session) -> None:
         sessions = self._sessions.values()
@@ -182,9 +189,11 @@ def _interval_s(session: Session, processes: int) -> float:
 def _remaining_s(first: ProgressReport, last: ProgressReport, total: float | None) -> float | None:
     """Return how many seconds a process needs for its remaining units of work at its mean rate.
 
-    Return None if the rate or the total number of units is unknown.
+    Return None if the rate or the total number of units is unknown. The total is also unknown if the process
+    has exceeded the total that it reported. For example, a program that calls `track(loader)` in each epoch
+    reports the units of one epoch as the total.
     """
     units, seconds = last.units - first.units, last.time_s - first.time_s
-    if total is None or units <= 0 or seconds <= 0:
+    if total is None or last.units > total or units <= 0 or seconds <= 0:
         return None
-    return max(0.0, total - last.units) * seconds / units
+    return (total - last.units) * seconds / units

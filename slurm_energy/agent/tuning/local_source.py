@@ -131,18 +131,25 @@ class LocalSources:
         if not interval.has_progress:
             is_limited = objective.slowdown_limit is not None
             tuner.session.note(NO_PROGRESS_LIMIT_NOTE if is_limited else NO_PROGRESS_NOTE)
-        return self._start_search(tuner, objective, points)
+        return self._start_search(tuner, objective, points, interval)
 
     def _start_search(
-        self, tuner: JobTuner, objective: Objective, points: tuple[OperatingPoint, ...]
+        self,
+        tuner: JobTuner,
+        objective: Objective,
+        points: tuple[OperatingPoint, ...],
+        interval: MeasuredInterval,
     ) -> PointSource:
         config, search = self._config(), self._search
         named = self._start(tuner, objective, config)
         start = None if named is None else named[0]
         if start is not None and start != UNTUNED and start not in points:
             points = (start, *points)
+        expected_s = tuner.remaining_s
+        if expected_s is not None and interval.window is not None:
+            expected_s += interval.window.duration_s  # the search counts from the start of its first window
         options = search.SearchOptions(
-            max_probes=config.tuning.max_probes, start=start, expected_duration_s=tuner.remaining_s
+            max_probes=config.tuning.max_probes, start=start, expected_duration_s=expected_s
         )
         source: PointSource = search.TuningSearch(points, objective, self._prior(tuner), options)
         return source
