@@ -209,6 +209,22 @@ class EnergyRecord:
         return _record_from_json(cls, data)
 
 
+_MAX_BUDGET_SHARE = 0.05
+
+
+def is_budget_limited(budget_capped_s: float | None, elapsed_s: float) -> bool:
+    """Return whether a power budget may have changed the duration and energy of a run notably.
+
+    Whether a device drew as much as the budget permitted is not recorded. Therefore all the time counts in
+    which the budget held a device below the job's own limit.
+
+    Args:
+        budget_capped_s: value of `EnergyRecord.budget_capped_seconds`.
+        elapsed_s: seconds from the start to the end of the record.
+    """
+    return (budget_capped_s or 0.0) > _MAX_BUDGET_SHARE * elapsed_s
+
+
 _NAME_KEYS = ("cluster", "node", "policy", "record_id")
 _OPTIONAL_NAME_KEYS = ("step", "sluid", "user", "partition", "model", "tag", "fingerprint")
 _INT_KEYS = ("job_id", "restart_count")

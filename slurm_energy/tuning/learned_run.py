@@ -21,7 +21,7 @@ from slurm_energy.control.knob_keys import split_key
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.quantities import is_number
-from slurm_energy.records import AppliedSetting, EnergyRecord, JobDevice
+from slurm_energy.records import AppliedSetting, EnergyRecord, JobDevice, is_budget_limited
 from slurm_energy.tuning.response_curve import CurveSource, ResponsePoint, hardware_kind
 
 CHARACTERISATION_TAG: Final = "senergy-characterise/"
@@ -257,8 +257,11 @@ def _whole_run_point(
 ) -> OperatingPoint | None:
     """Return the operating point (settings) of a job's nodes if it was constant during the whole run.
 
-    Return None if it is unknown.
+    Return None if it is unknown. It is also unknown if a power budget limited the job, because the limits
+    of the budget are not recorded.
     """
+    if any(is_budget_limited(record.budget_capped_seconds, record.elapsed_s) for record in records):
+        return None
     points = {_point_of(record) for record in records}
     point = points.pop() if len(points) == 1 else None
     if point is None or point == UNTUNED or limits is None:

@@ -135,6 +135,14 @@ class TestRecords:
         run = learn(record({**tuning, "exploration": True}))
         assert run.point == cap(250.0) and run.exploration
 
+    @pytest.mark.parametrize(("capped_s", "point"), [(None, UNTUNED), (5.0, UNTUNED), (150.0, None)])
+    def test_a_run_that_a_power_budget_limited_has_no_known_point(self, capped_s, point):
+        capped = record(policy="monitor", budget_capped_seconds=capped_s)
+        other = record(policy="monitor", node="n2")
+        assert getattr(learn(other, capped), "point", None) == point
+        run = learn(record(tuned(measured()), budget_capped_seconds=capped_s))
+        assert len(run.points) == 1  # nothing is measured while the budget limits the job
+
     def test_nothing_is_learned_from_short_runs_unknown_energy_and_differing_nodes(self):
         assert learn(record(), seconds=5.0) is None
         assert learn(record(), joules=None) is None

@@ -36,7 +36,7 @@ def store(store_location) -> Accounting:
     accounting = Accounting(store_location)
     records = [
         (1, 1000.0, {}, {}),
-        (2, 3000.0, {"end": 1200.0}, {"end": 1200.0, "elapsed_s": 200.0}),
+        (2, 3000.0, {"end": 1200.0, "budget_capped_seconds": 4.0}, {"end": 1200.0, "elapsed_s": 200.0}),
         (3, 50.0, {"policy": "powersave"}, {}),
         (4, 50.0, {"policy": "cap", "requested": {"cap_watts": "200"}}, {}),
         (5, 50.0, {}, {"state": "CANCELLED by 0"}),
@@ -45,6 +45,7 @@ def store(store_location) -> Accounting:
         (8, 50.0, {}, {"requested": "cpu=8,node=1"}),
         (9, 50.0, {"fingerprint": None}, {}),
         (10, 9.0, {}, {"user": "bob", "account": "chem"}),
+        (11, 50.0, {"budget_capped_seconds": 60.0}, {}),
     ]
     for job_id, joules, record, facts in records:
         entry = item(job_id=job_id, **{"fingerprint": SCRIPT, "policy": "monitor"} | record)

@@ -37,6 +37,7 @@ from slurm_energy.accounting.schema.tables import jobs as _jobs
 from slurm_energy.accounting.schema.tables import predictions as _predictions
 from slurm_energy.accounting.schema.tables import records as _records
 from slurm_energy.accounting.upserts import delete_selected
+from slurm_energy.records import is_budget_limited
 from slurm_energy.slurm.tres import gpus_of_run, parse_tres
 from slurm_energy.user_quota import fair_quota
 
@@ -112,6 +113,7 @@ class FinishedRun(NamedTuple):
         energy_joules: energy of the run on all nodes.
         gpu_joules: energy of all GPUs.
         predicted_s: prediction of the run time in seconds, made when the run started.
+        budget_limited: whether a power budget limited the run for a notable time; None if no budget applied.
     """
 
     end: float
@@ -135,6 +137,7 @@ class FinishedRun(NamedTuple):
     predicted_s: float | None = None
     held_cpus: int | None = None
     memory_mib: int | None = None
+    budget_limited: bool | None = None
 
 
 PolicyCaps = Mapping[str, tuple[float | None, float | None]]
@@ -286,6 +289,7 @@ def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> Fini
         predicted_s=_predicted_s(connection, job),
         held_cpus=allocated.cpus,
         memory_mib=allocated.memory_mib or None,  # 0: the site does not allocate memory
+        budget_limited=records.budget_limited,
     )
 
 
@@ -301,6 +305,7 @@ class _JobRecords:
         self.requested: dict[str, Any] = {}
         self.fingerprint: str | None = None
         self.gpus = 0
+        self.budget_limited: bool | None = None
 
     def add(self, row: Row[Any]) -> None:
         """Add the energy record of one node of the job."""
@@ -318,6 +323,8 @@ class _JobRecords:
         self.requested = flags | self.requested
         self.fingerprint = self.fingerprint or body.get("fingerprint")
         self.gpus += len(body.get("gpus") or ())
+        if (capped_s := body.get("budget_capped_seconds")) is not None:
+            self.budget_limited = self.budget_limited or is_budget_limited(capped_s, row.end - row.start)
 
 
 def _total(joules: list[float | None]) -> float:

@@ -1,6 +1,7 @@
 """Reader of untuned runs: completed runs to which no power settings were applied.
 
-The runs come from the run history and are grouped by program.
+A run that a power budget limited is not untuned. The runs come from the run history and are grouped by
+program.
 """
 
 from __future__ import annotations
@@ -81,7 +82,13 @@ def _program(run: dict[str, Any]) -> ComparableProgram | None:
 def _is_untuned(run: dict[str, Any]) -> bool:
     capped = run.get("cap_watts") is not None or run.get("gpu_cap_watts") is not None
     completed = str(run.get("state")).partition(" ")[0] == "COMPLETED"
-    return completed and not capped and run.get("policy") in _UNTUNED and run.get("energy_joules") is not None
+    is_limited = capped or run.get("budget_limited")
+    return (
+        completed
+        and not is_limited
+        and run.get("policy") in _UNTUNED
+        and run.get("energy_joules") is not None
+    )
 
 
 def _mean(runs: Sequence[tuple[float, float]]) -> UntunedRuns | None:

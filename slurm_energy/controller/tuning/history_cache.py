@@ -159,6 +159,7 @@ class HistoryCache:
     def _learn_runs(self, runs: Iterable[FinishedRun]) -> None:
         for run in runs:
             values = run._asdict()
+            del values["budget_limited"]
             self._history.learn(ObservedRun(ending=RunEnding.of_state(values.pop("state")), **values))
 
     def _predict_chunk(
