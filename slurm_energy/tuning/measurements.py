@@ -21,6 +21,10 @@ _DRIFT_SIGMA = 2.5
 _PRIOR_WINDOWS = 6.0
 _MAX_SQUARE = 16.0
 _REFERENCE_AGE_WINDOWS = 40
+_AGE_GROWTH, _MAX_AGE_FACTOR = 1.5, 4.0
+_MAX_AGE_GROWTHS = math.ceil(math.log(_MAX_AGE_FACTOR, _AGE_GROWTH))
+MAX_BLOCKS = 32
+"""Maximum number of blocks of a reference track. Each measurement is compared with all blocks."""
 
 
 @dataclass(slots=True)
@@ -192,7 +196,8 @@ class ReferenceTrack:
 
     A block is a measurement during consecutive measurement windows without tuning. Blocks that agree are
     averaged. If blocks differ, the untuned speed or power drifts. The value at a given time is then
-    interpolated between the blocks before and after this time.
+    interpolated between the blocks before and after this time. If there are too many blocks, the two oldest
+    are joined.
     """
 
     def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:
@@ -201,6 +206,7 @@ class ReferenceTrack:
         The argument `blocks` contains earlier measurements of this speed in order of time.
         """
         self.blocks = list(blocks)
+        self._join_oldest()
 
     def open_block(self) -> SpeedMeasurement:
         """Return the measurement of the untuned job that is still in progress.
@@ -212,6 +218,18 @@ class ReferenceTrack:
             self.blocks.append(SpeedMeasurement())
         return self.blocks[-1]
 
+    def append(self, block: SpeedMeasurement) -> None:
+        """Add a finished measurement of the untuned job."""
+        self.blocks.append(block)
+        self._join_oldest()
+
+    def _join_oldest(self) -> None:
+        while len(self.blocks) > MAX_BLOCKS:
+            first, second = self.blocks[:2]
+            joined = first.joined(second)
+            joined.error_units = math.hypot(joined.error_units, first.error_units, second.error_units)
+            self.blocks[:2] = [joined]
+
     def is_old(self, windows: int, remaining_windows: float) -> bool:
         """Return whether the untuned speed and power (reference) of a job should be measured again.
 
@@ -222,7 +240,8 @@ class ReferenceTrack:
             windows: number of measurement windows since the last measurement of the reference.
             remaining_windows: expected number of measurement windows until the end of the job.
         """
-        age = _REFERENCE_AGE_WINDOWS * min(1.5 ** (len(self.blocks) - 1), 4.0)
+        growths = min(len(self.blocks) - 1, _MAX_AGE_GROWTHS)
+        age = _REFERENCE_AGE_WINDOWS * min(_AGE_GROWTH**growths, _MAX_AGE_FACTOR)
         return windows >= age and remaining_windows > _REFERENCE_AGE_WINDOWS / 2
 
     def at(self, time_s: float) -> tuple[float, float, float]:

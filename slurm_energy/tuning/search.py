@@ -246,7 +246,7 @@ class TuningSearch:
                 self._begin_phase(check.block, window)
         elif not check.precise or self._is_accurate(check.block):
             self._check = None
-            self._knowledge.track.blocks.append(check.block)
+            self._knowledge.track.append(check.block)
             if check.suspect is not None:
                 self._regularity.add_contradiction()
                 self._accept(check.suspect)
@@ -295,7 +295,7 @@ class TuningSearch:
         for item in self._memory:
             if item.resembles(block):
                 self._memory.remove(item)
-                item.track.blocks.append(block)
+                item.track.append(block)
                 self._knowledge = item
                 self._move_on()
                 return

@@ -27,7 +27,7 @@ from slurm_energy.tuning.candidates import (
     safe_point,
 )
 from slurm_energy.tuning.guard import ChangeDetector, DevicePowerGuard, RunBudget
-from slurm_energy.tuning.measurements import NoiseScale, ReferenceTrack, SpeedMeasurement
+from slurm_energy.tuning.measurements import MAX_BLOCKS, NoiseScale, ReferenceTrack, SpeedMeasurement
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
@@ -286,6 +286,21 @@ def test_losses_use_up_the_budget_and_gains_fill_it():
     assert budget.max_loss(10.0) < start
     budget.add(100.0, 0.0, math.log(0.7))
     assert budget.max_loss(10.0) > start
+
+
+def test_a_reference_track_stays_small_in_a_long_job():
+    track = ReferenceTrack()
+    for number in range(3000):
+        block = SpeedMeasurement()
+        block.add(window(1.0 + 0.001 * (number % 2), 0.01, 100.0 * number))
+        track.append(block)
+        assert not track.is_old(0, 100.0)
+    assert track.is_old(200, 100.0)
+    assert len(track.blocks) == MAX_BLOCKS
+    assert sum(block.windows for block in track.blocks) == 3000
+    rate, error, _ = track.at(100.0)
+    assert math.exp(rate) == pytest.approx(1.0005, abs=1e-4)
+    assert error == 0.001
 
 
 def test_agreeing_references_are_averaged_and_drifting_ones_interpolated():

@@ -113,6 +113,16 @@ def test_state_survives_json():
     assert restored.summary()["points"] == search.summary()["points"]
 
 
+def test_a_job_with_thousands_of_references_is_tuned_on():
+    job = Job(Objective("edp"))
+    state = job.run(30).to_json()
+    state["knowledge"]["blocks"] = 1800 * state["knowledge"]["blocks"][:1]
+    job.search = TuningSearch.from_json(state, LIMITS, Objective("edp"), PRIOR)
+    job.run(500)
+    assert job.search.phase is SearchPhase.HOLD
+    assert len(job.search.to_json()["knowledge"]["blocks"]) < 100
+
+
 def test_summary_reports_what_was_measured():
     search = Job(Objective("energy", 0.05)).run(40)
     summary = search.summary()
