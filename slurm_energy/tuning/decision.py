@@ -71,6 +71,8 @@ class Situation:
         remaining_windows: expected number of measurement windows until the end of the job.
         max_time_ratio: maximum expected time of a probe relative to the untuned job. The time that the job
             may still lose under its slowdown limit determines this maximum.
+        run_slowdown: slowdown of the whole job so far, relative to the untuned job, the time lost in probes
+            included. Only the untuned point is kept while this exceeds the slowdown limit.
         max_loss: maximum expected relative loss of the objective in the measurement window of a probe. This
             maximum applies only to objectives without a slowdown limit.
     """
@@ -82,6 +84,7 @@ class Situation:
     may_probe: bool = True
     remaining_windows: float = 20.0
     max_time_ratio: float = math.inf
+    run_slowdown: float = 0.0
     max_loss: float = math.inf
 
 
@@ -106,6 +109,8 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
     safe, possible = _safety(posterior, objective, log_time, current)
     holdable = (cost < 1.0 - MIN_GAIN) & known & safe
     holdable[list(situation.refuted)] = False
+    if _is_over_limit(objective, situation):
+        holdable[1:] = False
     holdable[0] = True
     hold = _least(cost, holdable)
     if holdable[current] and current != 0 and cost[hold] > cost[current] * (1.0 - SWITCH_GAIN):
@@ -130,6 +135,15 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
     if value[probe] > 0 and gain[probe] > PROBE_GAIN * cost[hold]:
         return PointDecision(probe, probe=True)
     return PointDecision(hold, probe=False)
+
+
+def _is_over_limit(objective: Objective, situation: Situation) -> bool:
+    """Return whether the whole job has lost more time than its slowdown limit permits."""
+    if objective.slowdown_limit is None:
+        return False
+    # A job at a tuned point stays there until it is clearly over the limit, so that noise does not move it.
+    margin = 0.0 if situation.current == 0 else STAY_MARGIN
+    return situation.run_slowdown > objective.slowdown_limit + margin
 
 
 def _safety(

@@ -371,6 +371,7 @@ class TuningSearch:
             may_probe=knowledge.probes < self._options.max_probes,
             remaining_windows=self._budget.remaining_windows(window_s),
             max_time_ratio=self._budget.max_time_ratio(window_s),
+            run_slowdown=self._budget.slowdown,
             max_loss=self._budget.max_loss(window_s),
         )
         self._posterior = knowledge.posterior()

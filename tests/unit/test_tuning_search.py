@@ -76,6 +76,29 @@ def test_held_point_keeps_the_slowdown_limit(limit):
     assert power < 280.0
 
 
+def test_no_point_is_held_while_the_job_has_lost_more_time_than_its_limit_permits():
+    job = Job(Objective("energy", 0.05))
+    untuned_s, holds = 0.0, []
+    for _ in range(400):
+        point, watts = job.search.requested, job.search.requested.gpu_limit_watts
+        is_over = job.time_s > 1.055 * untuned_s
+        if job.search.phase is SearchPhase.HOLD and point != UNTUNED:
+            holds.append(is_over)
+        # Steep below 225 W: the first measurement there costs more time than the whole job may lose.
+        ratio = 1.0 if watts is None else (280.0 / min(watts, 280.0)) ** 0.15 if watts >= 225.0 else 3.0
+        duration_s = 15.0 if ratio == 3.0 else 5.0
+        power = min(watts or 280.0, 280.0)
+        job.search.observe(
+            ProgressWindow(
+                point, job.time_s, duration_s, 100 / ratio, 0.004, power, ProgressSource.REPORTED, power
+            )
+        )
+        job.time_s += duration_s
+        untuned_s += duration_s / ratio
+    assert holds and not any(holds)
+    assert job.time_s <= 1.05 * untuned_s
+
+
 def test_job_far_below_every_limit_stays_untuned_without_probes():
     job = Job(Objective("edp"), draw=60.0, static=30.0)
     search = job.run(20)
