@@ -156,6 +156,9 @@ def test_many_processes_report_less_often_and_their_number_is_bounded(
     with pytest.raises(UsageError, match="more than 100 processes"):
         node.send(process="one-more", units=1)
     assert node.send(process="7", units=2)["units"] == 2
+    node.clock.now += 301
+    assert node.send(process="one-more", units=1, total=3)["interval_s"] == 0.5  # the others have ended
+    assert node.send(process="7", add=1)["units"] == 3
 
 
 @pytest.mark.parametrize("tuning", [None, {"mode": "off"}])

@@ -57,6 +57,26 @@ def test_the_slowest_rank_is_the_speed_of_the_job() -> None:
     assert rate.units_per_s == pytest.approx(1 / 0.6)
 
 
+def test_an_ended_program_with_long_units_does_not_lengthen_windows() -> None:
+    tracker = ProgressTracker()
+    report_steps(tracker, 9, 60.0, process="preparation")
+    assert tracker.unit_s == pytest.approx(60.0)
+    report_steps(tracker, 200, 0.5, start_s=600.0, process="training")
+    assert tracker.unit_s == pytest.approx(60.0)  # the next report may follow
+    report_steps(tracker, 600, 0.5, start_s=700.0, process="training", done=200)
+    assert tracker.unit_s == pytest.approx(0.5)
+    assert tracker.window_s < 10.0
+
+
+def test_ended_processes_make_room_for_further_processes() -> None:
+    tracker = ProgressTracker()
+    for number in range(1030):
+        report_steps(tracker, 3, 1.0, start_s=10.0 * number, process=f"step{number}")
+    rate = tracker.rate(10_290.0, 10_300.0)
+    assert rate is not None
+    assert rate.units_per_s == pytest.approx(1.0)
+
+
 def test_an_ended_rank_does_not_count() -> None:
     tracker = ProgressTracker()
     report_steps(tracker, 4, 1.0, process="rank0")

@@ -16,7 +16,9 @@ from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.errors import ForbiddenError, UsageError
 
 MAX_PROCESSES: Final = 1024
-"""Maximum number of processes of one job on one node whose cumulative work is kept."""
+"""Maximum number of processes of one job on one node whose cumulative work is kept. A further process
+replaces a process that has been silent for `_ENDED_AFTER_S` seconds."""
+_ENDED_AFTER_S: Final = 300.0
 MAX_PENDING: Final = 8192
 """Maximum number of reports of one job that wait for the tuner. Older reports are dropped. Reports are
 cumulative, so this loses no work."""
@@ -63,6 +65,19 @@ class _JobProgress:
     )
     end_s: dict[str, float] = field(default_factory=dict)
 
+    def active_processes(self, now_s: float) -> int:
+        """Return the number of processes that have reported recently."""
+        return sum(now_s - report.time_s <= 2 * _MAX_INTERVAL_S for report in self.latest.values())
+
+    def remove_ended(self, now_s: float) -> bool:
+        """Remove the process that has been silent for the longest time. Return whether it had ended."""
+        process = min(self.latest, key=lambda key: self.latest[key].time_s)
+        if now_s - self.latest[process].time_s <= _ENDED_AFTER_S:
+            return False
+        for values in (self.first, self.latest, self.end_s):
+            values.pop(process, None)
+        return True
+
 
 class ProgressReports:
     """Progress reports of the running jobs of a node. Reports of ended jobs are deleted.
@@ -106,7 +121,8 @@ class ProgressReports:
     def _store_units(self, session: Session, message: ProgressMessage, units: float) -> dict[str, Any]:
         job = self._jobs.setdefault(session.key, _JobProgress())
         process = message.process
-        if process not in job.latest and len(job.latest) >= MAX_PROCESSES:
+        now_s = self._clock.boottime()
+        if process not in job.latest and len(job.latest) >= MAX_PROCESSES and not job.remove_ended(now_s):
             raise UsageError(f"progress: more than {MAX_PROCESSES} processes of job {message.job_id} report")
         last = job.latest.get(process)
         before = last.units if message.is_increment and last is not None else 0.0
@@ -121,7 +137,7 @@ class ProgressReports:
         elif message.total is not None:
             job.end_s.pop(process, None)
         longest_s = _MAX_INTERVAL_S if message.steps is None else _STEPS_INTERVAL_S
-        interval_s = min(_interval_s(session, len(job.latest)), longest_s)
+        interval_s = min(_interval_s(session, job.active_processes(now_s)), longest_s)
         return {"units": report.units, "remaining_s": remaining_s, "interval_s": interval_s}
 
     def collect(self, key: tuple[int, int]) -> list[ProgressReport]:

@@ -16,7 +16,7 @@ from slurm_energy.tuning.progress.pause_cycle import MAX_CYCLE_S, PauseCycle, ma
 from slurm_energy.tuning.progress_window import ProgressSource
 
 MAX_PROCESSES: Final = 1024
-"""Further processes are ignored. A node has fewer ranks."""
+"""Further processes replace processes that have ended, and are otherwise ignored. A node has fewer ranks."""
 MAX_REPORTS: Final = 2048
 """Reports kept of a process that reports alone: 17 minutes at two reports per second."""
 MAX_TOTAL_REPORTS: Final = 32_768
@@ -34,6 +34,8 @@ _CYCLE_REPORTS: Final = 400
 _PART_ERROR: Final = 0.01
 _SLOWER_CYCLE: Final = 3.0
 _REPORT_LATENCY_S: Final = 1.2
+_ENDED_UNITS, _MIN_ENDED_S = 5.0, 60.0
+"""A process has ended if it has been silent for this many of its units and seconds while others reported."""
 
 
 class ReportedUnits:
@@ -72,7 +74,7 @@ class ReportedUnits:
             return
         reports = self._reports.get(process)
         if reports is None:
-            if len(self._reports) >= MAX_PROCESSES:
+            if len(self._reports) >= MAX_PROCESSES and not self._remove_ended():
                 return
             reports = self._reports[process] = collections.deque(maxlen=MAX_REPORTS)
             self._kept = max(_MIN_REPORTS, MAX_TOTAL_REPORTS // len(self._reports))
@@ -188,13 +190,37 @@ class ReportedUnits:
     def unit_s(self) -> float | None:
         """Return the mean seconds between two recent progress reports of a job.
 
-        If the job has several processes, the one that reports least often counts.
+        If the job has several processes, the one that reports least often counts. Processes that have ended
+        do not count.
         """
-        lengths = []
-        for reports in self._reports.values():
-            if (steps := min(len(reports), 8) - 1) > 0:
-                lengths.append((reports[-1][0] - reports[-1 - steps][0]) / steps)
-        return max(lengths, default=None)
+        last_s = self.last_s
+        lengths = (_unit_s(reports) for reports in self._reports.values() if not _has_ended(reports, last_s))
+        return max((length_s for length_s in lengths if length_s is not None), default=None)
+
+    def _remove_ended(self) -> bool:
+        """Remove the process that has been silent for the longest time. Return whether it had ended."""
+        process = min(self._reports, key=lambda key: self._reports[key][-1][0])
+        if not _has_ended(self._reports[process], self.last_s):
+            return False
+        del self._reports[process]
+        return True
+
+
+def _unit_s(reports: collections.deque[tuple[float, float]]) -> float | None:
+    """Return the mean seconds between the last reports of a process; None if there is only one report."""
+    intervals = min(len(reports), 8) - 1
+    return (reports[-1][0] - reports[-1 - intervals][0]) / intervals if intervals > 0 else None
+
+
+def _has_ended(reports: collections.deque[tuple[float, float]], last_s: float) -> bool:
+    """Return whether a process has probably ended, because it is silent while another process reports.
+
+    Args:
+        reports: reports of the process.
+        last_s: time of the last report of any process.
+    """
+    usual_s = _unit_s(reports) or 0.0
+    return last_s - reports[-1][0] > max(_MIN_ENDED_S, _ENDED_UNITS * usual_s)
 
 
 def _rate_of(
