@@ -92,16 +92,25 @@ def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, 
     return tuple(OperatingPoint(gpu_limit_watts=value) for value in values)
 
 
-def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -> tuple[OperatingPoint, ...]:
+def gpu_clocks(
+    gpu: GpuHardware, min_mhz: float = 0.0, min_share: float = 0.4, max_points: int = 12
+) -> tuple[OperatingPoint, ...]:
     """Return candidate operating points, each of which sets only an upper bound of the GPU clock.
 
     An operating point is a set of hardware settings. The bounds lie on a grid from `min_share` times the
-    maximum clock to below the maximum clock. The result is empty if the maximum clock of the GPU is
-    unknown.
+    maximum clock, or from `min_mhz` if it is higher, to below the maximum clock. The result is empty if the
+    maximum clock of the GPU is unknown.
+
+    Args:
+        gpu: the GPUs.
+        min_mhz: minimum clock that the devices and the site permit.
+        min_share: minimum as a share of the maximum clock.
+        max_points: maximum number of points.
     """
     if gpu.max_clock_mhz is None:
         return ()
-    values = _grid(min_share * gpu.max_clock_mhz, gpu.max_clock_mhz, _CLOCK_STEPS_MHZ, max_points)
+    minimum = max(min_mhz, min_share * gpu.max_clock_mhz)
+    values = _grid(minimum, gpu.max_clock_mhz, _CLOCK_STEPS_MHZ, max_points)
     return tuple(OperatingPoint(gpu_clock_mhz=value) for value in values)
 
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from slurm_energy.agent.tuning.tunable_hardware import TunableHardware
-from slurm_energy.devices.hardware import CpufreqPolicy, NodeHardware
+from slurm_energy.config import BoundsConfig, Config
+from slurm_energy.devices.hardware import CpufreqPolicy, GpuInfo, NodeHardware
 from slurm_energy.policies import JobScope
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.policies.plan import point_settings
 from slurm_energy.tuning.candidates import (
     CpuHardware,
     GpuHardware,
@@ -246,6 +248,18 @@ def test_boost_is_tuned_if_a_job_has_the_whole_node_and_a_table_of_frequencies(
     points = TunableHardware(hardware, scope).candidates(None)
     assert (OperatingPoint(cpu_max_mhz=3000.0) in points) is offered
     assert OperatingPoint(cpu_max_mhz=2100.0) in points
+
+
+@pytest.mark.parametrize(("bound_mhz", "lowest_mhz"), [(100.0, 564.0), (1200.0, 1200.0), (2000.0, None)])
+def test_every_candidate_clock_is_permitted_by_the_site(bound_mhz, lowest_mhz):
+    gpu = GpuInfo(0, 0, "X", 300.0, 300.0, 300.0, (210, 1410))
+    hardware, scope = NodeHardware("cpu", 8, gpus=(gpu,)), JobScope(True, (0,), gpu_job=True)
+    config = Config(bounds=BoundsConfig(gpu_clock_mhz=(bound_mhz, 10_000.0)))
+    points = TunableHardware(hardware, scope, bounds=config.bounds).candidates(250.0)
+    assert min((point.gpu_clock_mhz for point in points), default=None) == lowest_mhz
+    for point in points:
+        (setting,) = point_settings(point, hardware, scope, config)
+        assert setting.value == f"210-{point.gpu_clock_mhz:.0f}"
 
 
 @given(change=st.floats(0.05, 0.5), sign=st.sampled_from([-1, 1]))

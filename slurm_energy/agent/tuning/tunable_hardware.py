@@ -175,7 +175,8 @@ class TunableHardware:
                 if (point.gpu_limit_watts or 0.0) <= _BINDING_SHARE * draw_watts
             ]
         if not points or draw_watts < _CLOCKS_BELOW * gpu.default_limit_watts:
-            points += gpu_clocks(gpu)
+            lowest = [one.clocks_mhz[0] for one in self.gpus if one.clocks_mhz is not None]
+            points += gpu_clocks(gpu, max([*lowest, self.bounds.gpu_clock_mhz[0]]))
         return [*points, *self._profile_points()]
 
     def _profile_points(self) -> list[OperatingPoint]:
