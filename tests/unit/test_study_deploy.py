@@ -145,6 +145,23 @@ def test_a_repeated_stage_keeps_its_arms_and_a_failed_reload_is_repeated(tmp_pat
     assert len(users) == 2
 
 
+def test_a_stage_with_another_configuration_is_refused_until_the_undo(tmp_path: Path) -> None:
+    study, file, other = make_study(tmp_path, GREEN), tmp_path / "energy.toml", tmp_path / "other.toml"
+    other.write_text(SITE)
+    link = tmp_path / "link.toml"
+    link.symlink_to(file)
+    at(study).begin_stage(request(tmp_path, SHADOW), "c")
+    advise = StageRequest(DeploymentStage.ADVISE, other)
+    with pytest.raises(UsageError, match=r"other\.toml: is not the file that the study has changed.*energy"):
+        at(study).begin_stage(advise, "c")
+    at(study).begin_stage(StageRequest(DeploymentStage.ADVISE, link), "c")
+    at(study).undo("stop", "c")
+    assert (file.read_text(), other.read_text()) == (SITE, SITE)
+    at(study).begin_stage(StageRequest(SHADOW, other), "c")
+    at(study).undo("stop", "c")
+    assert (file.read_text(), other.read_text()) == (SITE, SITE)
+
+
 def test_a_stage_that_is_not_in_force_has_no_arms(tmp_path: Path) -> None:
     study = make_study(tmp_path, GREEN)
     wanted = request(tmp_path, DeploymentStage.PARTITION, partitions=("gpu",), skip_stages=True)

@@ -7,6 +7,7 @@ so that changes of several stages never add up.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Final
 from slurm_energy import atomic_file
 from slurm_energy.config.findings import errors, require_valid
 from slurm_energy.config.loader import parse_source
-from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.errors import ConfigError, UnavailableError, UsageError
 from slurm_energy.setup.changes import diff, settle
 from slurm_energy.setup.journal import SetupEntry, SetupJournal
 from slurm_energy.setup.site_file import SiteFile, read_site_file, sha256, write_site_file
@@ -86,9 +87,11 @@ class SiteConfiguration:
 
         Raises:
             ConfigError: a change is impossible, or the configuration would be invalid.
+            UsageError: the study has changed another file, whose changes must be undone first.
             EnergyError: the file cannot be read.
         """
         present = read_site_file(self._path)
+        self._require_own_file()
         own, remarks = present.data, list[str]()
         for entry in reversed(self._journal.entries):
             own, lost = self._taken_back(entry, own)
@@ -138,6 +141,16 @@ class SiteConfiguration:
         Return remarks for the administrator, as `carry_out` does.
         """
         return self.carry_out(())
+
+    def _require_own_file(self) -> None:
+        """Refuse to change the file while changes of the study are in force in another file.
+
+        The journal entries of the other file would be removed, so that no undo could restore that file.
+        """
+        for entry in self._journal.entries:
+            if os.path.realpath(entry.path) != os.path.realpath(self._path):
+                why = f"is not the file that the study has changed, {entry.path}"
+                raise UsageError(str(self._path), why, "name that file, or undo the deployment first")
 
     def _taken_back(self, entry: SetupEntry, data: bytes | None) -> tuple[bytes | None, list[str]]:
         """Return the contents of a file after undoing the changes of one journal entry, and remarks.
