@@ -226,6 +226,20 @@ def test_a_budget_of_the_site_is_never_lowered_to_observation() -> None:
     assert "enforces budgets already" in keys.remarks[0]
 
 
+def test_a_budget_that_the_site_only_observes_is_never_enforced(tmp_path: Path) -> None:
+    study, file = make_study(tmp_path, parse_alternative("a:budget=800")), tmp_path / "energy.toml"
+    own = '[budget]\nmode = "observe"\n\n[[budgets]]\nname = "row-1"\nnodes = "n[1-4]"\nwatts = 1000\n'
+    file.write_text(own)
+    at(study).begin_stage(request(tmp_path, SHADOW), "c")
+    with pytest.raises(UsageError, match="would also enforce budgets that the site only observes: row-1"):
+        at(study).begin_stage(request(tmp_path, ALL, skip_stages=True), "c")
+    assert tomllib.loads(file.read_text())["budget"]["mode"] == "observe"
+    at(study).undo("stop", "c")
+    file.write_text(own.replace("observe", "enforce"))
+    at(study).begin_stage(request(tmp_path, ALL, skip_stages=True), "c")
+    assert [table["name"] for table in tomllib.loads(file.read_text())["budgets"]] == ["row-1", "study"]
+
+
 def test_only_tuning_can_be_limited_to_users(tmp_path: Path) -> None:
     study = make_study(tmp_path, GREEN)
     wanted = request(tmp_path, ALL, design=AssignmentDesign.USERS, skip_stages=True)
