@@ -197,6 +197,20 @@ def test_signals_and_live_limits_survive_a_reload() -> None:
     assert elsewhere.in_force(NOON, 4.0)[0].limit_watts == 800.0
 
 
+def test_a_reload_keeps_the_last_valid_value_of_a_malformed_signal() -> None:
+    text = '[[budgets]]\nname = "a"\ncluster = true\nsignal = "/x"\nfallback_watts = 800\nmax_age_s = 60\n'
+    before, after = limits(text), limits(text)
+    before.set_signals({"a": SignalText("600", NOON)})
+    before.set_signals({"a": SignalText("oops", NOON + 1.0)})
+    after.adopt(before)
+    assert after.in_force(NOON + 50.0, 4.0)[0].limit_watts == 600.0
+    assert "neither a number" in after.problem("a", NOON + 50.0)
+    assert after.source("a").limit_at(NOON + 70.0) == 600.0  # lost: the lower one of both values
+    narrow = limits(text + "accept_watts = [700, 900]\n")
+    narrow.adopt(before)
+    assert narrow.in_force(NOON + 50.0, 4.0)[0].limit_watts == 800.0
+
+
 def test_a_calendar_is_read_again_and_a_bad_one_keeps_the_limits(tmp_path: Path) -> None:
     path, clock = tmp_path / "calendar.csv", [0.0]
     path.write_text(f"time,watts\n{NOON - 10:.0f},500\n")

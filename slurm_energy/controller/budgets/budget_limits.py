@@ -52,6 +52,17 @@ class _Limit:
     signal: SignalText | None = None
     calendar: str | None = None
 
+    def adopt_value(self, earlier: LimitSource) -> None:
+        """Take over the last valid value of the budget's signal if the table accepts the value.
+
+        The last text of the signal is not enough: it may be malformed, while an earlier value is in force.
+        """
+        if not isinstance(self.source, SignalLimit) or not isinstance(earlier, SignalLimit):
+            return
+        min_watts, max_watts = self.table.accept_watts
+        if earlier.watts is not None and min_watts <= earlier.watts <= max_watts:
+            self.source = replace(self.source, watts=earlier.watts, written_unix_s=earlier.written_unix_s)
+
 
 class BudgetLimits:
     """The limits of all configured budgets.
@@ -98,9 +109,15 @@ class BudgetLimits:
         The state consists of live limits (limits set by an operator), signals, and the tree of accounts.
         """
         self._parents, self._overrides = earlier._parents, earlier._overrides
-        texts = {name: limit.signal for name, limit in earlier._limits.items() if limit.signal is not None}
-        same = {n: t for n, t in texts.items() if n in self.signals and self.signals[n] == earlier.signals[n]}
-        self.set_signals(same)
+        former, texts = earlier.signals, dict[str, SignalText]()
+        for name, location in self.signals.items():
+            if former.get(name) != location:
+                continue
+            limit, before = self._limits[name], earlier._limits[name]
+            limit.adopt_value(before.source)
+            if before.signal is not None:
+                texts[name] = before.signal
+        self.set_signals(texts)  # a text that the earlier configuration refused may be valid now
 
     def set_overrides(self, overrides: Mapping[str, LimitOverride]) -> None:
         """Store the limits that operators have set at run time (live limits), by name of the budget."""
