@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -269,7 +270,7 @@ def test_jobs_over_the_hold_level_are_held_and_released() -> None:
         {"account": "biology", "eligible_s": NOW},
         {"account": "physics", "priority": 9, "eligible_s": NOW},
         {"account": "physics", "held": True},
-        {"account": "physics", "dependent": True, "eligible_s": NOW + 9000.0},
+        {"account": "physics", "dependent": True, "eligible_s": NOW + 9000.0},  # begin time of its user
         running(account="physics"),
     ]
     source, begins = Source(queue(*rows)), Begins()
@@ -288,6 +289,19 @@ def test_jobs_over_the_hold_level_are_held_and_released() -> None:
     holds.apply(QuotaStandings((use(50.0),)), NOW + 200.0)
     assert begins.calls[2:] == [(["103", "101"], None)]
     assert holds.count == 0
+
+
+def test_jobs_that_wait_for_other_jobs_are_held() -> None:
+    waiting = {"account": "physics", "dependent": True}
+    begin_s = NOW + 100.0  # chosen by the user
+    source = Source(queue(waiting | {"eligible_s": math.nan}, waiting | {"eligible_s": begin_s}))
+    begins = Begins()
+    holds = QuotaHolds(source, begins)
+    holds.apply(QuotaStandings((use(100.0),)), NOW)
+    assert begins.calls == [(["101", "102"], int(NOW + HOLD_S))]
+    source.columns = queue(*[waiting | {"eligible_s": NOW + HOLD_S}] * 2)
+    holds.apply(QuotaStandings((use(50.0),)), NOW + 60.0)
+    assert begins.calls[1:] == [(["101"], None), (["102"], int(begin_s))]
 
 
 # Use, rights and audit trail

@@ -43,6 +43,9 @@ class QuotaHolds:
         The hold level is the fraction of a quota from which pending jobs are held. The queue is read only if
         the use of a quota exceeds its hold level, or if jobs are held.
 
+        Jobs that wait for other jobs are held too: slurmctld starts them as soon as their dependency is
+        satisfied, which may be before the next call.
+
         Args:
             standings: present use of each quota.
             now_unix_s: the current time.
@@ -62,8 +65,6 @@ class QuotaHolds:
             job = int(queue.job_id[row])
             if queue.state[row] != PENDING or queue.held[row]:
                 continue
-            if queue.dependent[row] and job not in self._holds.moved_jobs:
-                continue  # its user asked for a later begin
             names[job] = pending_name(queue, row)
             use = standings.limiting(queue.account[row], queue.user[row])
             if use is not None and use.level is QuotaLevel.HOLD:
