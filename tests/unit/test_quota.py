@@ -399,6 +399,20 @@ def test_use_counts_accounts_below_and_each_job_once(tmp_path: Path) -> None:
     site(tmp_path, "", test)
 
 
+def test_an_unreadable_price_file_leaves_quotas_of_energy_in_force(tmp_path: Path) -> None:
+    async def test(routes: QuotaRoutes, watch: QuotaWatch, _: Store) -> None:
+        month_of_jobs(tmp_path / "senergy.db")
+        await routes.set(order(amount="6kWh", hold_percent=100.0), OPERATOR)
+        await routes.set(order("biology", "3EUR"), OPERATOR)
+        await watch.update()
+        energy, cost = sorted(watch.standings.uses, key=lambda use: use.quota.account, reverse=True)
+        assert energy.level is QuotaLevel.HOLD
+        assert (cost.used, cost.level) == (None, QuotaLevel.WITHIN)
+        assert cost.basis == "price and carbon intensity cannot be read"
+
+    site(tmp_path, f'[price]\nprovider = "csv"\nfile = "{tmp_path}/absent.csv"\n', test)
+
+
 def test_quotas_of_energy_cost_and_carbon_by_hand(tmp_path: Path) -> None:
     """The used amounts of quotas equal a calculation by hand.
 

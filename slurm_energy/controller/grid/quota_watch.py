@@ -110,7 +110,8 @@ class QuotaWatch:
     async def update(self) -> None:
         """Compute how much of each quota is used.
 
-        If the computation fails, no quota has an effect until the next success.
+        If the computation fails, no quota has an effect until the next success. If only the prices or carbon
+        intensities cannot be read, quotas of energy keep their effect.
         """
         try:
             self.standings = await self._compute()
@@ -190,9 +191,16 @@ class QuotaWatch:
         """Return the emissions or the cost of the energy that was used under a quota.
 
         If the price or carbon intensity is unknown for a part of the energy, only the rest is counted. The
-        amount is then a lower bound. The text `basis` of the result says so.
+        amount is then a lower bound. The text `basis` of the result says so. If the prices or carbon
+        intensities cannot be read, the amount is unknown.
         """
-        factors = await self._source.factors(start, now)
+        subject = f"quotas of {quota.resource}"
+        try:
+            factors = await self._source.factors(start, now)
+        except EnergyError as error:  # a bad file of prices must not disable the other quotas
+            self._failures.report(subject, str(error))
+            return UsedAmount(None, "price and carbon intensity cannot be read")
+        self._failures.clear(subject)
         result = await asyncio.to_thread(factors.footprint, parts)
         amount: GridAmount | None = result.cost if quota.resource is QuotaResource.COST else result.carbon
         if quota.resource is QuotaResource.COST and quota.unit != factors.currency:
