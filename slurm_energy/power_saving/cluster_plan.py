@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from slurm_energy.power_saving.boot_headroom import BootHeadroom
 from slurm_energy.power_saving.demand_forecast import DemandHistory, known_change
 from slurm_energy.power_saving.expected_starts import KnownJobs, expected_changes
 from slurm_energy.power_saving.node_energy import NodeEnergy
@@ -120,7 +121,7 @@ def plan_cluster(
     reserves: Mapping[str, int],
     rules: PowerSavingRules,
     now_s: float,
-    headroom_watts: float = math.inf,
+    headrooms: Sequence[BootHeadroom] = (),
 ) -> ClusterPlan:
     """Decide which nodes of a cluster to power down or up now.
 
@@ -133,22 +134,20 @@ def plan_cluster(
         reserves: warm reserve (number of idle nodes that stay on) by partition.
         rules: parameters of the rule. The limits per cycle apply to the whole cluster.
         now_s: time now, on the clock of the histories.
-        headroom_watts: power in watts that the budgets leave for nodes that boot before they are needed.
+        headrooms: power that each budget leaves for nodes that boot before they are needed.
     """
     pools: dict[str, list[PlannedNode]] = {}
     for node in nodes:
         pools.setdefault(node.pool, []).append(node)
     requests = _assign(pools, jobs)
     pool_reserves = _pool_reserves(pools, reserves)
-    plan = ClusterPlan()
+    plan, free = ClusterPlan(), [replace(one) for one in headrooms]
     for name, members in pools.items():
         model = models.get(name)
         if model is None:
             continue
         left = replace(rules, max_down=rules.max_down - len(plan.down), max_up=rules.max_up - len(plan.up))
-        headroom_watts -= _add_pool(
-            plan, members, requests[name], model, pool_reserves[name], left, now_s, headroom_watts
-        )
+        _add_pool(plan, members, requests[name], model, pool_reserves[name], left, now_s, free)
     return plan
 
 
@@ -160,11 +159,11 @@ def _add_pool(
     reserve: int,
     rules: PowerSavingRules,
     now_s: float,
-    headroom_watts: float,
-) -> float:
+    headrooms: Sequence[BootHeadroom],
+) -> None:
     """Add the decision about one pool of interchangeable nodes to the power-saving plan.
 
-    Return the power in watts that the boots of the pool's nodes add.
+    The power of the boots is subtracted from the headrooms of the budgets that cover the booted nodes.
     """
     energy, horizon_s = model.energy, model.history.horizon_s
     usable = [one for one in members if not one.is_protected]
@@ -194,17 +193,17 @@ def _add_pool(
         for row, saving in zip(decided.down, decided.down_saving_joules, strict=True)
     )
     boot_watts = max(0.0, max(energy.boot_watts, energy.idle_watts) - energy.off_watts)
-    fit = (
-        len(decided.up)
-        if not boot_watts
-        else int(min(len(decided.up), max(0.0, headroom_watts) // boot_watts))
-    )
-    ups = list(zip(decided.up, decided.up_probability, strict=True))
-    plan.up.extend(NodeChange(members[row].name, probability=share) for row, share in ups[:fit])
+    for row, share in zip(decided.up, decided.up_probability, strict=True):
+        one = members[row]
+        covering = [room for room in headrooms if room.covers(one.name, one.partitions)]
+        if any(boot_watts > max(0.0, room.watts) for room in covering):
+            plan.deferred_boots += 1
+            continue
+        for room in covering:
+            room.watts -= boot_watts
+        plan.up.append(NodeChange(one.name, probability=share))
     for reason, count in decided.kept.items():
         plan.kept[reason] = plan.kept.get(reason, 0) + count
-    plan.deferred_boots += len(ups) - fit
-    return fit * boot_watts
 
 
 def _assign(

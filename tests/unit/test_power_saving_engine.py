@@ -7,15 +7,19 @@ Slurm.
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.config.loader import parse
 from slurm_energy.config.power_saving_section import PowerSavingConfig
-from slurm_energy.controller.power_saving.engine import PowerSavingEngine
+from slurm_energy.controller.power_saving.engine import CycleReport, PowerSavingEngine
+from slurm_energy.controller.power_saving.loop import boot_headrooms
 from slurm_energy.errors import UnavailableError
+from slurm_energy.power_saving.boot_headroom import BootHeadroom
 from slurm_energy.slurm.node_power_states import parse_power_states
 from slurm_energy.slurm.power_saving_settings import parse_power_saving_settings
 from slurm_energy.slurm.queue.node_demand import count_tasks, read_node_demand
@@ -65,8 +69,25 @@ class FakeSlurm:
         )
 
 
-def decide(slurm: FakeSlurm, config: PowerSavingConfig = SETTINGS, headroom_watts: float = math.inf):
-    return PowerSavingEngine(slurm, lambda: NOW).cycle(config, {}, headroom_watts)
+def decide(
+    slurm: FakeSlurm, config: PowerSavingConfig = SETTINGS, headrooms: Sequence[BootHeadroom] = ()
+) -> CycleReport:
+    return PowerSavingEngine(slurm, lambda: NOW).cycle(config, {}, headrooms)
+
+
+def headrooms_of(**watts: float) -> list[BootHeadroom]:
+    """Return the power for boots under four budgets of a site, of which some are full."""
+    config = parse(
+        '[budget]\nmode = "enforce"\n'
+        '[[budgets]]\nname = "site"\ncluster = true\nwatts = 9e5\n'
+        '[[budgets]]\nname = "row"\nnodes = "n[1-2]"\nwatts = 9e5\n'
+        '[[budgets]]\nname = "debug"\npartition = "debug"\nwatts = 9e5\n'
+        '[[budgets]]\nname = "alice"\nuser = "alice"\nwatts = 9e5\n'
+    )
+    states = [
+        SimpleNamespace(name=one.name, headroom_watts=watts.get(one.name, 9e5)) for one in config.budgets
+    ]
+    return boot_headrooms(SimpleNamespace(config=config, states=states))  # type: ignore[arg-type]
 
 
 def test_idle_nodes_go_down_with_one_command() -> None:
@@ -127,9 +148,19 @@ def test_reserve_is_booted_if_the_budget_has_room() -> None:
     decide(slurm, config)
     assert slurm.changes == [("NodeName=n[1-3]", "State=POWER_UP")]
     slurm = FakeSlurm(off)
-    report = decide(slurm, config, headroom_watts=250.0)
+    report = decide(slurm, config, headrooms_of(site=250.0))
     assert slurm.changes == [("NodeName=n1", "State=POWER_UP")]
     assert report.plan.deferred_boots == 2
+
+
+@pytest.mark.parametrize(
+    ("full", "booted"),
+    [("alice", "n[1-3]"), ("debug", "n[1-3]"), ("row", "n3"), ("site", ""), ("none", "n[1-3]")],
+)
+def test_a_full_budget_stops_only_boots_of_the_nodes_that_it_limits(full: str, booted: str) -> None:
+    slurm = FakeSlurm({f"n{number}": "IDLE+POWERED_DOWN" for number in range(1, 4)})
+    decide(slurm, dataclasses.replace(SETTINGS, reserve_nodes={"batch": 3.0}), headrooms_of(**{full: 0.0}))
+    assert slurm.changes == ([(f"NodeName={booted}", "State=POWER_UP")] if booted else [])
 
 
 @pytest.mark.parametrize(("mode", "time"), [("observe", "31536000 sec"), ("on", "NONE"), ("on", "-1 sec")])
@@ -162,7 +193,7 @@ def test_failure_of_slurm_changes_nothing() -> None:
         raise UnavailableError(argv[0], "no answer")
 
     with pytest.raises(UnavailableError):
-        PowerSavingEngine(fail, lambda: NOW).cycle(SETTINGS, {}, math.inf)
+        PowerSavingEngine(fail, lambda: NOW).cycle(SETTINGS, {})
 
 
 def test_second_line_in_free_text_makes_a_node_ambiguous() -> None:
@@ -189,9 +220,9 @@ def test_boot_time_is_learned_from_boots_that_were_requested() -> None:
     times = iter([1_799_900_000.0 - 40.0, 1_799_900_010.0])
     engine = PowerSavingEngine(slurm, lambda: next(times))
     config = dataclasses.replace(SETTINGS, reserve_nodes={"batch": 1.0})
-    engine.cycle(config, {}, math.inf)
+    engine.cycle(config, {})
     slurm.states["n1"] = "IDLE"
-    engine.cycle(config, {}, math.inf)
+    engine.cycle(config, {})
     assert engine.boots.boot_s() == 40.0
 
 

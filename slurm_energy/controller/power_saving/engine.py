@@ -15,6 +15,7 @@ import numpy as np
 from slurm_energy.config.power_saving_section import PowerSavingConfig
 from slurm_energy.controller.budgets.away_power import AwayPower
 from slurm_energy.controller.power_saving.node_boots import NodeBoots
+from slurm_energy.power_saving.boot_headroom import BootHeadroom
 from slurm_energy.power_saving.cluster_plan import (
     ClusterPlan,
     FutureJob,
@@ -120,14 +121,17 @@ class PowerSavingEngine:
         self._histories.clear()
 
     def cycle(
-        self, config: PowerSavingConfig, idle_watts: Mapping[str, float], headroom_watts: float
+        self,
+        config: PowerSavingConfig,
+        idle_watts: Mapping[str, float],
+        headrooms: Sequence[BootHeadroom] = (),
     ) -> CycleReport:
         """Decide once which nodes to power down or up; in mode `on`, also carry out the decision.
 
         Args:
             config: the configuration.
             idle_watts: lowest measured power by node.
-            headroom_watts: power that the budgets leave free; infinity means that there is no budget.
+            headrooms: power that each enforced budget leaves for booting nodes.
 
         Raises:
             UnavailableError: slurmctld does not answer or refuses a change.
@@ -141,7 +145,7 @@ class PowerSavingEngine:
         models = self._models(config, members, idle_watts)
         plan = plan_cluster(
             *(members, _future_jobs(demand, reserved, now), models, _reserves(config, members)),
-            *(rules_of(config), now, headroom_watts),
+            *(rules_of(config), now, headrooms),
         )
         report = CycleReport(plan, settings.problems(), _counts(members), _warnings(settings, config))
         report.energy = {pool: model.energy for pool, model in models.items()}

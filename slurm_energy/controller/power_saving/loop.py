@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from slurm_energy.accounting.history.node_arrivals import read_node_arrivals
 from slurm_energy.accounting.records.off_periods import OffPeriod, store_off_periods
 from slurm_energy.config import Config
 from slurm_energy.controller.budgets.away_power import AwayPower
+from slurm_energy.controller.budgets.facts import BudgetScope, ScopeKind
 from slurm_energy.controller.budgets.loop import BudgetLoop
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.periodic_tasks import run_together
@@ -26,7 +26,9 @@ from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.tuning.history_cache import HistoryCache
 from slurm_energy.errors import EnergyError, UnavailableError, install_extra
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
+from slurm_energy.power_saving.boot_headroom import BootHeadroom
 from slurm_energy.slurm.command import CommandRunner, Runner
+from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.node_power_states import read_power_states
 
 if TYPE_CHECKING:
@@ -190,7 +192,7 @@ class PowerSavingLoop:
             self._learned_s = now
         self._observe_power()
         self._report = await asyncio.to_thread(
-            engine.cycle, config.power_saving, dict(self._idle_watts), headroom_watts(self._budget)
+            engine.cycle, config.power_saving, dict(self._idle_watts), boot_headrooms(self._budget)
         )
         self._decided = now
         self._boot_waits.max_age_s = 1.5 * config.power_saving.cycle_s
@@ -246,15 +248,22 @@ class PowerSavingLoop:
         }
 
 
-def headroom_watts(budget: BudgetLoop) -> float:
-    """Return the power in watts that booting nodes may add under the power budgets.
+def boot_headrooms(budget: BudgetLoop) -> list[BootHeadroom]:
+    """Return the power that booting nodes may add under each enforced power budget of nodes.
 
-    It is the smallest headroom (unused power) of all enforced budgets. Infinity means that no budget is
-    enforced.
+    Budgets of accounts, users and QOS count only the devices of jobs, so that they do not limit boots.
     """
     if budget.config.budget.mode != "enforce":
-        return math.inf
-    return min((state.headroom_watts for state in budget.states), default=math.inf)
+        return []
+    watts = {state.name: state.headroom_watts for state in budget.states}
+    headrooms = []
+    for table in budget.config.budgets:
+        key, value = table.scope
+        if table.name in watts and BudgetScope(ScopeKind(key)).covers_nodes:
+            partition = value if key == ScopeKind.PARTITION else None
+            nodes = frozenset(expand_hostlist(value)) if key == ScopeKind.NODES else None
+            headrooms.append(BootHeadroom(watts[table.name], partition, nodes))
+    return headrooms
 
 
 def _node_watts(watts: Mapping[str, float | None]) -> float | None:
