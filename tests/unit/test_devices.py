@@ -217,6 +217,14 @@ def test_max_watts_has_headroom_over_the_design_power(tree: Tree) -> None:
     assert counters["powercap:dram@package-0"].max_watts == 250
 
 
+def test_unlimited_firmware_limits_do_not_bound_the_power_by_the_design_power(tree: Tree) -> None:
+    # Firmware of desktop boards states the limits as 4095.875 W; the processor exceeds its design power.
+    tree.zone("intel-rapl:0", "package-0", limit_watts=4095.875)
+    tree.put("sys/class/powercap/intel-rapl:0/constraint_0_max_power_uw", 125_000_000)
+    (counter,) = powercap.discover(tree.root).counters
+    assert counter.max_watts == 1000
+
+
 class FakeLibrary:
     """A partial stand-in for nvidia-ml-py, as far as the tests need it.
 

@@ -311,12 +311,12 @@ def _package(zone: RaplZone, places: tuple[str, ...]) -> CpuPackage:
 def _zone_max_watts(zone: RaplZone, component: str) -> float:
     """Return an upper bound of the power of a RAPL zone in watts.
 
-    The bound is the highest plausible power limit that the kernel states for the zone, times a safety
-    factor. A default applies if the kernel states no plausible limit.
+    The bound is the highest power limit that the kernel states for the zone, times a safety factor. A default
+    applies if the kernel states no limit, or an implausibly high one: such a limit means "unlimited", and the
+    zone may then draw far more than the other limits (for example, the design power) say.
     """
     named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
     named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
-    # An implausibly high limit means "none"; the default then applies.
     default = _DEFAULT_MAX_WATTS[component]
-    plausible = [value / 1e6 * _HEADROOM for value in named if 0 < value / 1e6 * _HEADROOM <= default]
-    return max(plausible, default=default)
+    stated = [value / 1e6 * _HEADROOM for value in named if value > 0]
+    return min(default, max(stated, default=default))
