@@ -217,6 +217,14 @@ def test_max_watts_has_headroom_over_the_design_power(tree: Tree) -> None:
     assert counters["powercap:dram@package-0"].max_watts == 250
 
 
+def test_memory_that_both_providers_list_counts_once_in_its_maximum_power(tree: Tree) -> None:
+    for provider in ("intel-rapl", "intel-rapl-mmio"):
+        tree.zone(f"{provider}:0", "package-0", limit_watts=250)
+        tree.zone(f"{provider}:0:0", "dram", limit_watts=40)
+        tree.put(f"sys/class/powercap/{provider}:0:0/constraint_0_max_power_uw", 40_000_000)
+    assert powercap.discover(tree.root).max_dram_watts == 40
+
+
 def test_unlimited_firmware_limits_do_not_bound_the_power_by_the_design_power(tree: Tree) -> None:
     # Firmware of desktop boards states the limits as 4095.875 W; the processor exceeds its design power.
     tree.zone("intel-rapl:0", "package-0", limit_watts=4095.875)

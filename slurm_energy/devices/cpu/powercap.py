@@ -192,7 +192,8 @@ def discover(root: Path) -> PowercapDevices:
             domains[zone.label] += [domain] if limit_knobs else []
     by_label = {zone.label: zone for zone in reversed(zones)}
     packages = [_package(by_label[label], tuple(names)) for label, names in domains.items()]
-    dram = [_constraint(zone, "max_power_uw") for zone in zones if _component(zone) == "dram"]
+    # Both providers list the same memory: by_label has one zone for it.
+    dram = [_constraint(zone, "max_power_uw") for zone in by_label.values() if _component(zone) == "dram"]
     return PowercapDevices(
         counters=list(counters.values()),
         platform=list(platform.values()),
