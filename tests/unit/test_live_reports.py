@@ -81,6 +81,21 @@ class TestAgent:
         assert (final.record_id, final.start, final.uid) == (whole.record_id, whole.start, whole.uid)
         assert final.energy_joules == pytest.approx(whole.energy_joules)
 
+    @pytest.mark.parametrize("clock_step_s", [3600.0, -3600.0])
+    def test_a_step_of_the_wall_clock_changes_no_elapsed_time(
+        self, tmp_path: Path, clock_step_s: float
+    ) -> None:
+        node = SharedNode(tmp_path)
+        node.begin(1, 4)
+        node.manager.step("start", 1, "0")
+        node.use(20, POWER, {1: 3})
+        before = node.manager.queries.report("n1", "lab").records
+        node.clock.wall_step = clock_step_s
+        made = node.manager.queries.report("n1", "lab")
+        assert made.time == node.clock.unix()
+        assert [record.elapsed_s for record in made.records] == pytest.approx([20, 20])
+        assert made.records[0].mean_watts == pytest.approx(before[0].mean_watts)
+
     def test_an_idle_node_reports_its_power(self, tmp_path: Path) -> None:
         node = SharedNode(tmp_path)
         node.use(20, POWER)

@@ -58,21 +58,22 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
     )
 
 
-def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyRecord]:
-    """Yield records of the running jobs and of their running steps, as if they ended at `now`.
+def running_records(sessions: Iterable[Session], boottime: float) -> Iterator[EnergyRecord]:
+    """Yield records of the running jobs and of their running steps, as if they ended at `boottime`.
 
-    All jobs come first, then all steps. The sessions stay unchanged.
+    All jobs come first, then all steps. The sessions stay unchanged. Elapsed times do not depend on steps of
+    the wall clock.
 
     Args:
         sessions: sessions of the jobs.
-        now: Unix time in seconds.
+        boottime: time in seconds since boot.
     """
     jobs = list(sessions)
     for session in jobs:
-        yield running_record(session, now)
+        yield running_record(session, session.unix_at(boottime))
     for session in jobs:
         for step in session.steps.values():
-            yield step_record(session, step, now)
+            yield step_record(session, step, session.unix_at(boottime))
 
 
 def running_record(session: Session, now: float) -> EnergyRecord:

@@ -144,15 +144,15 @@ class LiveQueries:
             node: Slurm's name of the node.
             cluster: name of the cluster, used if no job reports the name.
         """
-        now = self._clock.unix()
+        now, boottime = self._clock.unix(), self._clock.boottime()
         sessions = [session for session in self._running.values() if session.phase == OPEN]
         shown = (with_divided_energy(s, self._devices.root) for s in sessions if s.node == node)
-        records = running_records(shown, now)
+        records = running_records(shown, boottime)
         return LiveReport(
             next((session.cluster for session in sessions), cluster),
             node,
             now,
-            self._meter.live.watts(self._clock.boottime()),
+            self._meter.live.watts(boottime),
             tuple(itertools.islice(records, MAX_LIVE_RECORDS)),
         )
 

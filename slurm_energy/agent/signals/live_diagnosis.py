@@ -74,9 +74,9 @@ class LiveDiagnosis:
         chosen = due[:MAX_JOBS]
         if chosen:
             self._last = chosen[-1]
-        now = self._clock.unix()
+        boottime = self._clock.boottime()
         sessions = [session for key in chosen if (session := self._sessions.get(key)) is not None]
-        return [_copied(session, now) for session in sessions]
+        return [_copied(session, session.unix_at(boottime)) for session in sessions]
 
     def diagnose(self, run: RunningObservation) -> tuple[LiveFinding, ...]:
         """Return the findings of a job so far. Any thread may call this method."""
