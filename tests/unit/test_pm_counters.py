@@ -25,6 +25,22 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
+class Seconds:
+    """Stand-in for the monotonic clock, which only a test advances."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    seconds = Seconds()
+    monkeypatch.setattr(pm_counters, "monotonic", seconds)
+    return seconds
+
+
 def blade(tree: Tree, **joules: int) -> Tree:
     values = {"energy": 598732067, "cpu_energy": 200, "memory_energy": 58869289, **joules}
     for name, energy in values.items():
@@ -115,6 +131,15 @@ def test_all_counters_of_a_sampling_round_come_from_one_reading(tree: Tree) -> N
     assert counters["cpu"].read() == 50_000000  # of the same round as the node's 100 J
     assert counters["node"].read() == 200_000000
     assert counters["cpu"].read() == 70_000000
+
+
+def test_a_counter_left_out_of_one_round_is_not_behind_afterwards(tree: Tree, clock: Seconds) -> None:
+    counters = counters_by_component(blade(tree, energy=100, cpu_energy=50))
+    assert counters["node"].read() == 100_000000  # as senergyd does at its start
+    clock.now += 1.0
+    blade(tree, energy=200, cpu_energy=70)
+    assert counters["cpu"].read() == 70_000000
+    assert counters["node"].read() == 200_000000
 
 
 def test_files_that_disappear_and_return_are_reopened(tree: Tree) -> None:

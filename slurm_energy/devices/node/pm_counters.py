@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from time import monotonic
 
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.devices.sysfs import read_error
@@ -21,14 +22,17 @@ _ACCELERATOR = re.compile(r"accel(\d+)_energy")
 _SINGLE_CPU = re.compile(r"cpu\d+_energy")
 _MAX_WATTS = {"node": 30_000.0, "cpu": 2000.0, "dram": 1000.0, "gpu": 3000.0}
 _ATTEMPTS = 5
+_MAX_ROUND_AGE_S = 0.05  # shorter than an update of the counters
 _NUMBER = re.compile(rb"\s*(\d+)")
 
 
 class CounterFileGroup:
     """Counter files that stay open and are read together, so that their numbers belong to one update.
 
-    One round reads all files, and each counter takes the number of its own file from this round. When a
-    counter requests its number for the second time, the next round begins.
+    One round reads all files, and each counter takes the number of its own file from this round. The next
+    round begins when a counter requests its number for the second time, or when the round is older than
+    `_MAX_ROUND_AGE_S`. Without the second rule, a counter that was not read in one sample would be one sample
+    behind the others from then on.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:
@@ -42,18 +46,20 @@ class CounterFileGroup:
         self._names = names
         self._descriptors: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
+        self._round_s = 0.0
 
     def next_number(self, name: str) -> int:
         """Return the number in one file of the group.
 
         All files are read together in a round. Each number of a round is returned once. If the number of
-        this file has been returned already, a new round reads all files.
+        this file has been returned already, or is too old, a new round reads all files.
 
         Raises:
             DeviceError: a file cannot be read, or updates are so frequent that no consistent round succeeds.
         """
-        if name not in self._numbers:
-            self._numbers = self._round()
+        now = monotonic()
+        if name not in self._numbers or now - self._round_s > _MAX_ROUND_AGE_S:
+            self._numbers, self._round_s = self._round(), now
         return self._numbers.pop(name)
 
     def close(self) -> None:
