@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from shared_node import SharedNode
+from shared_node import HandCounter, SharedNode
 
 from slurm_energy.accounting.records.periods import read_periods
 from slurm_energy.config import AgentConfig, Config
@@ -189,6 +189,20 @@ def test_a_counter_that_has_been_broken_for_years_spoils_no_period(tmp_path: Pat
     last = periods(node)[-1]
     assert last.late_seconds == 365 * 86400
     assert read_periods([{"period": last.to_json()}], now=node.clock.unix())[1] == []
+
+
+def test_a_node_meter_that_never_responds_makes_nothing_late_or_uncertain(tmp_path: Path) -> None:
+    node = SharedNode(tmp_path, components=("cpu", "dram"))
+    node.counters["node"] = HandCounter("node")
+    node.counters["node"].silent = True
+    node.kill()
+    node.begin(1, 4)
+    use(node, 3 * HOUR_S, POWER, {1: 2})
+    made = periods(node)
+    assert len(made) >= 3
+    for period in made:
+        assert set(period.components) == {"cpu", "dram"}
+        assert (period.late_seconds, period.uncertain_seconds) == (0, 0)
 
 
 class TestJobs:

@@ -272,7 +272,9 @@ class NodePeriods:
     def _opened(
         self, start: int, boottime: float, running: Iterable[Session], oldest_reading: float | None
     ) -> OpenPeriod:
-        waiting = [a.open_interval.start for a in self._accounts.values() if a.open_interval is not None]
+        # A component without any reading so far has no energy that could be charged later.
+        measured = [a for a in self._accounts.values() if a.measured_uj or a.uncharged_uj]
+        waiting = [a.open_interval.start for a in measured if a.open_interval is not None]
         oldest = min([boottime, *waiting, *([] if oldest_reading is None else [oldest_reading])])
         return OpenPeriod(
             self._unused(start),
@@ -303,7 +305,7 @@ class NodePeriods:
         names = [name for name, account in self._accounts.items() if self._is_known(opened, name, account)]
         if names:
             jobs = _merged([*opened.ended, *current], names)
-            uncertain_s = max(self._uncertain_s(opened, name, boottime) for name in self._accounts)
+            uncertain_s = max(self._uncertain_s(opened, name, boottime) for name in names)
             self.closed.append(self._period(opened, end, names, jobs, uncertain_s))
             self._starts = [*self._starts, opened.start][-_MAX_STARTS:]
         if len(self.closed) > _MAX_CLOSED:
