@@ -30,7 +30,7 @@ class JobContext:
 
     Attributes:
         job_id: Slurm's job id. Each array task and each component of a heterogeneous job has a different id.
-        restart_count: number of earlier requeues.
+        restart_count: number of earlier requeues; 0 if Slurm does not state it.
         uid: uid of the job's owner.
         user: login name of the job's owner.
         partition: partition of the job.
@@ -42,6 +42,8 @@ class JobContext:
             none.
         exclusive: True if Slurm allows no other job on this node.
         sluid: Slurm's unique job id, which exists from Slurm 25.11 on.
+        states_restart_count: whether Slurm states the restart count. The epilog of a job whose credential
+            slurmd no longer has does not state it.
         flags: energy flags by name (`ENERGY_POLICY`, ...), unchecked.
     """
 
@@ -57,6 +59,7 @@ class JobContext:
     exclusive: bool = False
     sluid: str | None = None
     node_count: int | None = None
+    states_restart_count: bool = True
     flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -88,6 +91,7 @@ def job_context(env: Mapping[str, str]) -> JobContext:
         exclusive=env.get("SLURM_JOB_EXCLUSIVE", "").lower() in ("node", "yes"),
         sluid=env.get("SLURM_JOB_SLUID") or None,
         node_count=_node_count(env),
+        states_restart_count=bool(env.get("SLURM_JOB_RESTART_COUNT")),
         flags={
             "ENERGY_" + name.removeprefix(_FLAG_PREFIX): value
             for name, value in env.items()

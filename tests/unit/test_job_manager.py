@@ -213,6 +213,16 @@ def test_begin_is_idempotent_and_a_requeued_job_begins_again(node: Node) -> None
     assert (new.restart_count, new.elapsed_s) == (1, 1.0)
 
 
+def test_a_late_epilog_of_an_earlier_run_does_not_end_the_requeued_run(node: Node) -> None:
+    node.manager.begin(env(restart=1))
+    assert node.manager.end(env(restart=0)) == {"known": False}
+    assert node.manager.active
+    epilog = env()
+    del epilog["SLURM_JOB_RESTART_COUNT"]  # unknown to slurmd without the job's credential
+    assert node.manager.end(epilog) == {"known": True}
+    assert not node.manager.active
+
+
 def test_a_job_that_runs_again_under_its_name_keeps_its_files_when_the_earlier_run_is_recorded(
     node: Node,
 ) -> None:

@@ -185,7 +185,9 @@ class JobManager:
         The arguments and errors are those of `begin`; `env` is the environment of the epilog.
         """
         context = job_context(env)
-        session = self._sessions.get(context.key) or self._sessions.sole_run(context.job_id)
+        session = self._sessions.get(context.key)
+        if session is None and not context.states_restart_count:
+            session = self._sessions.sole_run(context.job_id)
         if session is None:
             return {"known": False}
         if late_s:

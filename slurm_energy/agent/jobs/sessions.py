@@ -350,7 +350,7 @@ class SessionTable(dict[tuple[int, int], Session]):
     def sole_run(self, job_id: int) -> Session | None:
         """Return the only session of a job; None if the job has none or several.
 
-        An epilog may report another restart count than the prolog. This lookup ignores the restart count.
+        An epilog does not always state the restart count of its job. This lookup ignores the restart count.
         """
         runs = [session for session in self.values() if session.job_id == job_id]
         return runs[0] if len(runs) == 1 else None
