@@ -163,10 +163,19 @@ def _update_journal(
         results: result by key of the knob.
     """
     changed = {entry.key for entry in closing if results[entry.key].note.startswith(CHANGED_EXTERNALLY)}
-    if changed:
-        # Knobs that only changed as a side effect of a setting that another program has changed since
-        # must not be restored by the agent.
-        changed |= {entry.key for entry in closing if not (entry.is_orphaned or any(entry.claims.values()))}
+    dependents = {
+        dependent
+        for entry in closing
+        if entry.key in changed
+        for dependent in transaction.devices.knobs[entry.key].dependents_at(entry.original)
+    }
+    # Knobs that only changed as a side effect of a setting that another program has changed since must not be
+    # restored by the agent.
+    changed |= {
+        entry.key
+        for entry in closing
+        if entry.key in dependents and not (entry.is_orphaned or any(entry.claims.values()))
+    }
     journal = transaction.journal
     unrestored = {entry.key for entry in closing if not results[entry.key].done} - changed
     finished = {entry.key for entry in closing} - unrestored

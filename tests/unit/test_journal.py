@@ -305,6 +305,27 @@ def test_a_failed_restore_is_repeated(
     assert tree.snapshot() == before
 
 
+def test_a_change_by_another_program_keeps_unrelated_side_effects_for_another_attempt(
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree.policy(0, "energy_performance_preference")
+    settings = [governor_setting("policy0", "performance"), *rapl_limit_settings("package-0", 150, 1.0)]
+    with monkeypatch.context() as patch:
+        ActiveDriver(tree, devices, patch, forgets=True)
+        apply(devices, journal, JOB, settings)
+    tree.put("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw", 120_000_000)
+
+    def refuse(_value: str) -> None:
+        raise DeviceError("x", "Device or resource busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(devices.knobs["cpufreq.epp[policy0]"], "write", refuse)
+        restore(devices, journal, JOB)
+    assert tree.policy(0, "energy_performance_preference") == "performance"
+    restore(devices, journal)
+    assert tree.policy(0, "energy_performance_preference") == before
+
+
 class ActiveDriver:
     """Fake of the driver intel_pstate in active mode.
 
