@@ -5,6 +5,9 @@ times its resolution; caps are in microwatts. On a multi-chip card only the accu
 counts. Source: AMD SMI API reference (amdsmi_get_energy_count, amdsmi_get_power_cap_info,
 amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is not used, because it takes
 two samples and waits 100 ms between them.
+
+Releases of the package differ: before ROCm 6.4 there is no amdsmi_get_gpu_enumeration_info, and some early
+releases state power caps in watts.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor, WriteStage
@@ -67,12 +71,14 @@ class AmdSmiLibrary:
             arguments: arguments after the handle of the GPU.
 
         Raises:
-            DeviceError: the driver refused the call or is gone.
+            DeviceError: the driver refused the call or is gone, or this release lacks the function.
         """
         try:
             return getattr(self._library, function)(self._handles[index], *arguments)
         except self._library.AmdSmiException as error:
             raise DeviceError(f"gpu{index}: {function}", _reason(error)) from None
+        except AttributeError as error:
+            raise DeviceError(f"gpu{index}: {function}", f"not in this release: {error}") from None
 
     def optional(self, function: str, index: int, *arguments: Any) -> Any:
         """Call an `amdsmi_...` function as `call` does, but return None if the call fails.
@@ -116,10 +122,14 @@ class AmdSmiEnergyCounter(EnergyCounter):
     def read(self) -> int:
         """Return the energy that the GPU has used since its driver was loaded, in microjoules."""
         energy = self._smi.call("amdsmi_get_energy_count", self._index)
-        count = int(energy["energy_accumulator"])
+        try:
+            count = int(energy["energy_accumulator"])
+            resolution_uj = Fraction(energy["counter_resolution"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DeviceError(self.key, f"unknown form of the value: {error!r}") from None
         if count == _NOT_AVAILABLE:
             raise DeviceError(self.key, "the driver has no value now")
-        return int(count * Fraction(energy["counter_resolution"]))
+        return int(count * resolution_uj)
 
 
 class AmdSmiPowerLimit(Knob):
@@ -134,7 +144,10 @@ class AmdSmiPowerLimit(Knob):
 
     def read(self) -> str:
         """Return the current cap in microwatts, as text."""
-        return str(int(self._smi.call("amdsmi_get_power_cap_info", self._index)["power_cap"]))
+        try:
+            return str(int(self._smi.call("amdsmi_get_power_cap_info", self._index)["power_cap"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DeviceError(self.key, f"unknown form of the value: {error!r}") from None
 
     def write(self, value: str) -> None:
         """Set the cap to `value` microwatts."""
@@ -203,21 +216,24 @@ class AmdSmiThrottleSensor(ThrottleSensor):
         return available
 
 
-def discover() -> GpuDevices:
+def discover(root: Path = Path("/")) -> GpuDevices:
     """Open the library AMD SMI and return the GPUs of this node.
 
     Each GPU has the energy counters, settings (knobs) and sensors that it supports.
+
+    Args:
+        root: directory that contains `sys` of the node.
     """
     smi = AmdSmiLibrary.open()
     devices = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
     for index in range(smi.count() if smi else 0):
         assert smi is not None
-        _add(devices, smi, index)
+        _add(devices, smi, root, index)
     return devices
 
 
-def _add(devices: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
-    gpu = _gpu(smi, index)
+def _add(devices: GpuDevices, smi: AmdSmiLibrary, root: Path, index: int) -> None:
+    gpu = _gpu(smi, root, index)
     devices.gpus.append(gpu)
     if smi.optional("amdsmi_get_energy_count", index) is not None:
         devices.counters.append(AmdSmiEnergyCounter(smi, gpu))
@@ -232,14 +248,12 @@ def _add(devices: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
     devices.signal_sensors.append(AmdSmiSignalSensor(call, smi.constant, index))
 
 
-def _gpu(smi: AmdSmiLibrary, index: int) -> GpuInfo:
+def _gpu(smi: AmdSmiLibrary, root: Path, index: int) -> GpuInfo:
     asic = smi.optional("amdsmi_get_gpu_asic_info", index) or {}
-    enumeration = smi.optional("amdsmi_get_gpu_enumeration_info", index) or {}
     cap = smi.optional("amdsmi_get_power_cap_info", index) or {}
-    minor = enumeration.get("drm_render")
     return GpuInfo(
         index=index,
-        minor=minor if isinstance(minor, int) else None,
+        minor=_render_minor(smi, root, index),
         name=str(asic.get("market_name") or "AMD GPU"),
         limit_watts=_watts(cap.get("power_cap")),
         min_limit_watts=_watts(cap.get("min_power_cap")),
@@ -249,6 +263,18 @@ def _gpu(smi: AmdSmiLibrary, index: int) -> GpuInfo:
     )
 
 
+def _render_minor(smi: AmdSmiLibrary, root: Path, index: int) -> int | None:
+    """Return the minor number of a GPU's render node, such as 128; None if unknown."""
+    enumeration = smi.optional("amdsmi_get_gpu_enumeration_info", index) or {}
+    minor = enumeration.get("drm_render")
+    if isinstance(minor, int):
+        return minor
+    address = smi.optional("amdsmi_get_gpu_device_bdf", index)
+    nodes = (root / f"sys/bus/pci/devices/{address}/drm").glob("renderD*") if address else ()
+    return next((int(node.name.removeprefix("renderD")) for node in nodes), None)
+
+
 def _watts(microwatts: Any) -> float | None:
-    usable = isinstance(microwatts, int) and 0 < microwatts < _NOT_AVAILABLE
+    # A value below 1 W is in watts, as in some early releases. The cap of such a GPU is not set.
+    usable = isinstance(microwatts, int) and 1_000_000 <= microwatts < _NOT_AVAILABLE
     return microwatts / 1e6 if usable else None
