@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import test_mig
+from shared_node import SharedNode as EnergyNode
+from shared_node import joules
 from test_job_manager import Node, env
 from test_sampler import HandClock
 
@@ -284,3 +286,58 @@ def test_a_cap_of_a_gpu_with_instances_needs_all_jobs_that_have_any(
     assert [limit.value for limit in limits] == ["150000"] * 2
     manager.end(env(5, cpus="2"))
     assert [limit.value for limit in limits] == ["400000"] * 2
+
+
+def living(node: EnergyNode, job_id: int, pid: int) -> None:
+    """Add the slurmstepd process of a job's batch step."""
+    title = node.tree.root / f"proc/{pid}/cmdline"
+    title.parent.mkdir(parents=True)
+    title.write_bytes(f"slurmstepd: [{job_id}.batch]\0".encode())
+    node.tree.put(f"proc/{pid}/stat", f"{pid} (slurmstepd) S 1 " + "0 " * 40)
+    node.tree.process_ids(pid)
+
+
+def running(node: EnergyNode) -> list[int]:
+    return sorted(job["job_id"] for job in node.manager.status()["jobs"] if job["phase"] == "open")
+
+
+def test_jobs_on_the_same_cpus_share_the_node_while_both_live(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path, components=("cpu",))
+    node.begin(1, 8)
+    living(node, 1, pid=77)
+    node.use(10, {"cpu": 100.0}, {1: 8})
+    node.begin(2, 8)
+    assert running(node) == [1, 2]
+    node.use(10, {"cpu": 100.0}, {1: 4, 2: 4})
+    node.end(2)
+    node.use(10, {"cpu": 100.0}, {1: 8})
+    node.end(1)
+    records = node.records()
+    assert joules(records[2])["cpu"] == pytest.approx(500, rel=0.05)
+    assert joules(records[1])["cpu"] == pytest.approx(2500, rel=0.05)
+    assert any("another job began on the same CPUs" in note for note in records[1].notes)
+    assert not any("no epilog ran" in note for record in records.values() for note in record.notes)
+
+
+def test_settings_of_the_whole_node_end_when_the_node_is_shared(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.manager.begin(env(1, policy="performance"))
+    assert node.tree.policy(0, "scaling_governor") == "performance"
+    title = node.tree.root / "proc/77/cmdline"
+    title.parent.mkdir(parents=True)
+    title.write_bytes(b"slurmstepd: [1.batch]\0")
+    node.tree.put("proc/77/stat", "77 (slurmstepd) S 1 " + "0 " * 40)
+    node.tree.process_ids(77)
+    node.manager.begin(env(2))
+    assert node.manager.has_pending_settings
+    node.manager.apply_pending_settings()
+    assert node.tree.snapshot() == node.original
+    node.die()
+
+
+def test_cpus_that_went_online_after_the_start_count(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path, components=("cpu",))
+    node.tree.put("sys/devices/system/cpu/online", "0-15")
+    node.begin(1, 8)
+    node.begin(2, 8)
+    assert running(node) == [1, 2]

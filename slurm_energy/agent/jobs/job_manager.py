@@ -21,7 +21,7 @@ from slurm_energy.agent.jobs.output_line import OutputLine
 from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
 from slurm_energy.agent.jobs.settings_applier import SettingsApplier
-from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, stale_jobs
+from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, living_jobs, stale_jobs
 from slurm_energy.agent.jobs.step_energy import divide_step_energy, read_steps_cpu_time
 from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
@@ -39,6 +39,7 @@ from slurm_energy.budget.messages import NodePoll
 from slurm_energy.config import Config, this_node
 from slurm_energy.control.arbitration import JobAllocation
 from slurm_energy.control.settings_manager import SettingsManager
+from slurm_energy.devices.cpu.topology import online_cpus
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.slurm.hook_environment import JobContext, job_context
 
@@ -150,8 +151,7 @@ class JobManager:
         if session is not None:
             return responses.begin_response(session)
         self._set_node_name(context.node)
-        whole = components.has_whole_node(context, self._devices.hardware.cpu_count)
-        self._finish_stale(context, whole)
+        whole = self._finish_stale(context)
         self._finalizer.repair(self._sessions.values())
         reason = SampleReason.FINAL if whole else SampleReason.HOOK  # earlier energy belongs to other jobs
         self._sample(reason, received_s)
@@ -211,7 +211,7 @@ class JobManager:
         """
         now = self._clock.unix() - self._clock.boottime()
         context = job_context(env)
-        whole = components.has_whole_node(context, self._devices.hardware.cpu_count)
+        whole = components.has_whole_node(context, self._cpu_count())
         node = context.node or self.node
         session = planner.new_session(context, whole, node, self._devices, self.config, (now + began, began))
         planner.mark_unmeasured(session, context.flags, self.config, self._clock.boot_id, now + ended)
@@ -268,13 +268,14 @@ class JobManager:
 
     @property
     def has_pending_settings(self) -> bool:
-        """Whether job settings wait for `apply_pending_settings`, because a step's CPUs were unknown."""
+        """Whether job settings wait for `apply_pending_settings`, because the CPUs of a job have changed."""
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
         """Apply the job settings that were postponed until Slurm reported the CPUs of a job step.
 
-        Call this method after the agent has sent the response to the message about the step.
+        The settings of a job that has to share the node from now on are applied, too. Call this method after
+        the agent has sent the response to the message about the step or job.
         """
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
@@ -401,16 +402,48 @@ class JobManager:
         self.tuners.resume(session)
         log.info("job %s continues", session.owner)
 
-    def _finish_stale(self, context: JobContext, whole: bool) -> None:
+    def _cpu_count(self) -> int:
+        """Return the number of the node's CPUs, including CPUs that went online after senergyd started."""
+        return max(len(online_cpus(self._devices.root)), self._devices.hardware.cpu_count)
+
+    def _finish_stale(self, context: JobContext) -> bool:
         """End the recording of stale jobs when a new job begins.
 
-        A job is stale if its epilog did not run and it cannot run beside the new job.
+        A job is stale if its epilog did not run, it cannot run beside the new job, and none of its slurmstepd
+        processes lives. If such a process lives, Slurm runs both jobs on the same CPUs, for example in an
+        oversubscribed partition. Both jobs then share the node.
+
+        Returns:
+            Whether the new job has the whole node.
         """
-        for session in list(self._sessions.values()):
-            if whole or session.whole_node or session.job_id == context.job_id:
-                log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
-                session.note("no epilog ran: ended when the next job began, so the end is an upper bound")
-                self._finish(session)
+        whole = components.has_whole_node(context, self._cpu_count())
+        conflicting = [
+            session
+            for session in self._sessions.values()
+            if whole or session.whole_node or session.job_id == context.job_id
+        ]
+        living = living_jobs(self._devices.root) - {context.job_id} if conflicting else ()
+        for session in conflicting:
+            if session.job_id in living:
+                self._share_node(session)
+                whole = False
+                continue
+            log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
+            session.note("no epilog ran: ended when the next job began, so the end is an upper bound")
+            self._finish(session)
+        return whole
+
+    def _share_node(self, session: Session) -> None:
+        """Let a running job that had the whole node share the node from now on."""
+        if not session.whole_node:
+            return
+        self._sample(SampleReason.FINAL)  # the energy until now belongs to this job alone
+        session.whole_node = False
+        session.note("another job began on the same CPUs: the job shares the node from then on")
+        self._meter.find_processes(session)
+        self._sample(SampleReason.FINAL)  # CPU time that the job used until now does not count in its share
+        self._pending.add(session.key)  # settings of the whole node no longer apply
+        self._checkpoints.save(session)
 
     def _finish(self, session: Session, received_s: float = math.inf) -> None:
         """Take a job's last sample and restore its settings. `finalize_jobs` writes the record later."""

@@ -38,6 +38,18 @@ def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Sess
     return stale
 
 
+def living_jobs(root: Path) -> frozenset[int]:
+    """Return the ids of the jobs that have a slurmstepd process on this node.
+
+    Args:
+        root: directory that contains `proc` of the node, usually `/`.
+    """
+    try:
+        return frozenset(process_tree.find_slurmstepds(root, process_tree.read_processes(root)))
+    except OSError:
+        return frozenset()
+
+
 def _is_over(session: Session, root: Path) -> bool:
     containers = [step for step in session.steps.values() if step.is_container and step.pid is not None]
     pids = [step.pid for step in containers if step.pid is not None]
