@@ -138,7 +138,7 @@ def _parse(hostlist: str, name: str) -> NodeSet:
 
     try:
         return NodeSet(hostlist, resolver=RESOLVER_NOGROUP)
-    except NodeSetException as error:
+    except (NodeSetException, ValueError) as error:  # ClusterShell's ValueError: ranges such as [----]
         raise UsageError(f"{name}: '{shown(hostlist)}' is not a node list", shown(str(error), 100)) from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
@@ -84,6 +84,7 @@ def test_a_missing_job_id_is_refused() -> None:
         job_context({"SLURM_JOB_UID": "0"})
 
 
+@example("[----]")  # ClusterShell raises ValueError
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
