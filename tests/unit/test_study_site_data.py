@@ -110,6 +110,20 @@ def test_jobs_of_sacct_get_the_energy_of_their_records() -> None:
     assert data.jobs.notes == []
 
 
+def test_each_run_of_a_quickly_requeued_job_gets_its_own_energy() -> None:
+    records, rows = [], []
+    for number, joules in enumerate((1000.0, 2000.0, 3000.0)):
+        times = {"start": START + 100 * number, "end": START + 100 * number + 40}
+        parts = (component("cpu", joules),)
+        one = record(11, components=parts, restart_count=number, **times)
+        records.append(answer(one, job_info(11, **times)))
+        start_s, end_s = times["start"] + 2, times["end"]  # slurmctld's clock is ahead of the node's
+        rows.append(ROW | {"Start": f"{start_s:.0f}", "End": f"{end_s:.0f}"})
+    unrecorded = ROW | {"Start": f"{START + 300:.0f}", "End": f"{START + 340:.0f}"}
+    jobs = read_site(site(*records), BEGIN, BEGIN + 2 * HOUR, sacct(*rows, unrecorded)).jobs.jobs
+    assert jobs.energy_joules.tolist() == pytest.approx([1000.0, 2000.0, 3000.0, math.nan], nan_ok=True)
+
+
 def test_the_energy_of_nodes_is_hourly_and_gaps_are_unknown() -> None:
     data = read_site(site(), BEGIN, BEGIN + 2 * HOUR, sacct(ROW))
     assert data.energy is not None

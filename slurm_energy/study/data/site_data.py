@@ -195,14 +195,23 @@ def _accounted_rows(start_s: float, end_s: float, run: Runner | None) -> list[di
 def _join(rows: Sequence[dict[str, Any]], runs: dict[tuple[int, int], dict[str, Any]]) -> None:
     """Add the energy and speed of recorded runs to the rows of sacct.
 
-    A run and a row belong together if their job id and start are equal.
+    A run and a row belong together if their job ids are equal and their starts differ by at most
+    `_CLOCK_SKEW_S`. A job that is requeued soon after its start has several runs within this time. Each run
+    therefore belongs to the row with the nearest start, and to one row only.
     """
-    by_id: dict[int, list[dict[str, Any]]] = {}
-    for (job_id, _), record in runs.items():
-        by_id.setdefault(job_id, []).append(record)
-    for row in rows:
-        if row["start_s"] is None:
-            continue
-        for record in by_id.get(row["raw_id"], ()):
-            if abs(record["start_s"] - row["start_s"]) <= _CLOCK_SKEW_S:
-                row["energy_joules"], row["speed"] = record["energy_joules"], record["speed"]
+    by_id: dict[int, list[int]] = {}
+    for at, row in enumerate(rows):
+        if row["start_s"] is not None:
+            by_id.setdefault(row["raw_id"], []).append(at)
+    pairs = [
+        (distance_s, at, key)
+        for key, record in runs.items()
+        for at in by_id.get(key[0], ())
+        if (distance_s := abs(record["start_s"] - rows[at]["start_s"])) <= _CLOCK_SKEW_S
+    ]
+    free_rows, free_runs = set(range(len(rows))), set(runs)
+    for _, at, key in sorted(pairs):
+        if at in free_rows and key in free_runs:
+            free_rows.remove(at)
+            free_runs.remove(key)
+            rows[at].update(energy_joules=runs[key]["energy_joules"], speed=runs[key]["speed"])
