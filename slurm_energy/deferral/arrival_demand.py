@@ -9,6 +9,7 @@ with the mean rate at the same hour of the day.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -69,7 +70,12 @@ class ArrivalDemand(NamedTuple):
 
 
 def arrival_demand(
-    history: ArrivalHistory, now_s: float, step_s: float, slots: int, kinds: int
+    history: ArrivalHistory,
+    now_s: float,
+    step_s: float,
+    slots: int,
+    kinds: int,
+    utc_offset_s: Callable[[Floats], Floats] | None = None,
 ) -> ArrivalDemand:
     """Return the expected number of units that future arrivals will hold.
 
@@ -82,6 +88,8 @@ def arrival_demand(
         step_s: length of a time slot in seconds.
         slots: number of time slots from `now_s` on.
         kinds: number of kinds of hardware.
+        utc_offset_s: returns local time minus the clock of `history` at each of the given times, in seconds.
+            Hours of the day are those of local time. None means that the clock of `history` is local time.
     """
     mean, variance = np.zeros((kinds, slots)), np.zeros((kinds, slots))
     hold_s = np.full(kinds, np.nan)
@@ -89,7 +97,7 @@ def arrival_demand(
     observed_s = now_s - history.since_s
     if np.sum(known) < _MIN_ARRIVALS:
         return ArrivalDemand(mean, variance, hold_s)
-    rate = _relative_rate(history.submit_s[known], history.since_s, now_s, step_s, slots)
+    rate = _relative_rate(history.submit_s[known], history.since_s, now_s, step_s, slots, utc_offset_s)
     age_s: Floats = np.asarray(
         step_s * (np.arange(slots) + 0.5), np.float64
     )  # of jobs that arrive in the middle of an earlier slot
@@ -120,17 +128,31 @@ def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats
     return longer
 
 
-def _relative_rate(submit_s: Floats, since_s: float, now_s: float, step_s: float, slots: int) -> Floats:
+def _relative_rate(
+    submit_s: Floats,
+    since_s: float,
+    now_s: float,
+    step_s: float,
+    slots: int,
+    utc_offset_s: Callable[[Floats], Floats] | None,
+) -> Floats:
     """Return the arrival rate in each slot, divided by the mean rate. The first slot begins now."""
     observed_s = now_s - since_s
     if observed_s < _DAYS_FOR_PROFILE * _DAY_S:
         return np.ones(slots)
     whole_s = np.floor(observed_s / _DAY_S) * _DAY_S  # whole days contain each hour equally often
     recent = submit_s[submit_s > now_s - whole_s]
-    counts = np.bincount(((recent % _DAY_S) // _HOUR_S).astype(np.int64), minlength=_HOURS)
+    counts = np.bincount(_hours_of_day(recent, utc_offset_s), minlength=_HOURS)
     if not np.sum(counts):
         return np.ones(slots)
     profile = counts / np.mean(counts)
-    hours = (((now_s + step_s * np.arange(slots)) % _DAY_S) // _HOUR_S).astype(np.int64)
+    slot_s: Floats = np.asarray(now_s + step_s * np.arange(slots), np.float64)
+    hours = _hours_of_day(slot_s, utc_offset_s)
     rate: Floats = 1.0 + _PROFILE_WEIGHT * (profile[hours] - 1.0)
     return rate
+
+
+def _hours_of_day(times_s: Floats, utc_offset_s: Callable[[Floats], Floats] | None) -> Ints:
+    local_s = times_s if utc_offset_s is None else times_s + utc_offset_s(times_s)
+    hours: Ints = ((local_s % _DAY_S) // _HOUR_S).astype(np.int64)
+    return hours

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,15 +151,20 @@ class DemandHistory:
         horizon_s: ends of the time bins, from `horizons`.
         step_s: seconds between the moments of two samples.
         max_days: maximum age of a sample in days. Older samples are discarded.
-        utc_offset_s: local time minus the clock of the history, in seconds. Hours of the day and weekdays
-            are those of local time.
+        utc_offset_s: returns local time minus the clock of the history at each of the given times, in
+            seconds. Hours of the day and weekdays are those of local time. None means that the clock of the
+            history is local time.
 
     Attributes:
         horizon_s: ends of the time bins.
     """
 
     def __init__(
-        self, horizon_s: Floats, step_s: float = 900.0, max_days: float = 56.0, utc_offset_s: float = 0.0
+        self,
+        horizon_s: Floats,
+        step_s: float = 900.0,
+        max_days: float = 56.0,
+        utc_offset_s: Callable[[Floats], Floats] | None = None,
     ) -> None:
         self.horizon_s = horizon_s
         self._step_s = step_s
@@ -224,18 +229,25 @@ class DemandHistory:
         )
 
     def _weights(self, times_s: Floats, now_s: float) -> Floats:
-        hours = np.abs(self._hour_of_day(times_s) - self._hour_of_day(now_s))
+        local_s, local_now_s = self._local(times_s), self._local(np.array([now_s]))
+        hours = np.abs(_hour_of_day(local_s) - _hour_of_day(local_now_s))
         same_hour = np.minimum(hours, 24 - hours) <= 1.0
-        same_day = self._is_weekend(times_s) == self._is_weekend(now_s)
+        same_day = _is_weekend(local_s) == _is_weekend(local_now_s)
         other_hour = _OTHER_HOUR_WEIGHT / (1.0 + self.covered_s / (_POOLED_DAYS * DAY_S))
         weights = np.where(same_hour, 1.0, other_hour) * np.where(same_day, 1.0, _OTHER_DAY_WEIGHT)
         weights = weights * 0.5 ** (np.maximum(0.0, now_s - times_s) / _HALF_LIFE_S)
         normalised: Floats = weights / weights.sum()
         return normalised
 
-    def _hour_of_day(self, time_s: Any) -> Any:
-        return (time_s + self._utc_offset_s) % DAY_S / _HOUR_S
+    def _local(self, times_s: Floats) -> Floats:
+        return times_s if self._utc_offset_s is None else times_s + self._utc_offset_s(times_s)
 
-    def _is_weekend(self, time_s: Any) -> Any:
-        # 1 January 1970 was a Thursday.
-        return ((time_s + self._utc_offset_s) // DAY_S + 3) % _WEEK_DAYS >= 5
+
+def _hour_of_day(local_s: Floats) -> Floats:
+    return local_s % DAY_S / _HOUR_S
+
+
+def _is_weekend(local_s: Floats) -> NDArray[np.bool_]:
+    # 1 January 1970 was a Thursday.
+    is_weekend: NDArray[np.bool_] = (local_s // DAY_S + 3) % _WEEK_DAYS >= 5
+    return is_weekend

@@ -6,12 +6,19 @@ unknown.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
 import numpy as np
 import pytest
+from fake_controller import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.accounting.history.arrivals import PastArrival
+from slurm_energy.controller.deferral.capacity import ResourceKinds, expected_demand
 from slurm_energy.deferral.arrival_demand import ArrivalHistory, arrival_demand
+from slurm_energy.signals import SignalColumns, SignalForecast
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -60,6 +67,20 @@ def test_a_busy_hour_of_the_day_counts_more():
     jobs = ArrivalHistory(0.0, submit_s, HOUR * ones, ones, np.zeros(len(ones), np.int64), 0 * ones)
     mean, *_ = arrival_demand(jobs, 8 * DAY + 8 * HOUR, 900.0, 24, 1)
     assert mean[0, 6] > 5 * mean[0, 0] and mean[0, 6] > 2 * mean[0, 20]
+
+
+def test_busy_hours_keep_their_local_time_when_summer_time_begins():
+    zone = ZoneInfo("Europe/Berlin")
+    mornings = [datetime(2026, 3, 21, 9, tzinfo=zone) + timedelta(days=day) for day in range(8)]
+    submits = [day.timestamp() + 180.0 * number for day in mornings for number in range(20)]
+    arrivals = [PastArrival("", submit_s, HOUR, "cpu=1", 0.0) for submit_s in submits]
+    now_s = datetime(2026, 3, 29, 8, tzinfo=zone).timestamp()  # summer time has begun at 2:00
+    empty = np.zeros(0)
+    queued = ArrivalHistory(now_s, empty, empty, empty, empty.astype(np.int64), empty)
+    signals = SignalColumns(now_s, HOUR, SignalForecast(np.ones(4), np.zeros(4)))
+    with timezone("Europe/Berlin"):
+        mean = expected_demand(arrivals, queued, ResourceKinds({}, ("", "*")), signals, now_s).mean
+    assert np.argmax(mean[0]) == 1
 
 
 @given(

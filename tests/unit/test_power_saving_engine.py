@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from types import SimpleNamespace
+from zoneinfo import ZoneInfo
 
 import pytest
+from fake_controller import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -224,6 +227,25 @@ def test_boot_time_is_learned_from_boots_that_were_requested() -> None:
     slurm.states["n1"] = "IDLE"
     engine.cycle(config, {})
     assert engine.boots.boot_s() == 40.0
+
+
+def test_the_forecast_keeps_local_time_when_summer_time_begins() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    names = [f"n{number}" for number in range(1, 10)]
+    days = [datetime(2026, 2, 1, 8, 20, tzinfo=zone) + timedelta(days=day) for day in range(57)]
+    mornings = [day.timestamp() for day in days if day.weekday() < 5]
+    arrivals = [(name, start, start + 3600.0) for start in mornings for name in names]
+    off = FakeSlurm(dict.fromkeys(names, "IDLE+POWERED_DOWN"))
+    settings = dataclasses.replace(SETTINGS, boot_s=1800.0)
+
+    def nodes_up(hour: int) -> int:
+        now = datetime(2026, 3, 30, hour, 52, tzinfo=zone).timestamp()  # Monday, summer time since Sunday
+        engine = PowerSavingEngine(off, lambda: now)
+        engine.learn(arrivals, days[0].timestamp() - 8 * 3600.0, now)
+        return len(engine.cycle(settings, {}).plan.up)
+
+    with timezone("Europe/Berlin"):
+        assert (nodes_up(7), nodes_up(9)) == (9, 0)
 
 
 @pytest.mark.parametrize(("text", "tasks"), [("N/A", 1), ("1-10", 10), ("1-10:2,12%4", 6), ("3", 1)])

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from slurm_energy.accounting.history.arrivals import PastArrival
+from slurm_energy.controller.local_time import utc_offsets
 from slurm_energy.deferral import Capacity
 from slurm_energy.deferral.arrival_demand import ArrivalDemand, ArrivalHistory, arrival_demand
 from slurm_energy.scheduling.queue import Floats, Ints
@@ -168,7 +169,7 @@ def expected_demand(
         np.append(np.array(hardware, np.int64), queued.hardware),
         np.append([one.slack_s for one in arrivals], queued.slack_s),
     )
-    return arrival_demand(history, now_s, signals.step_s, signals.slots, kinds.count)
+    return arrival_demand(history, now_s, signals.step_s, signals.slots, kinds.count, utc_offsets)
 
 
 def total_units(nodes: Sequence[NodeResources], kinds: ResourceKinds) -> Floats:

@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_energy.config.power_saving_section import PowerSavingConfig
 from slurm_energy.controller.budgets.away_power import AwayPower
+from slurm_energy.controller.local_time import utc_offsets
 from slurm_energy.controller.power_saving.node_boots import NodeBoots
 from slurm_energy.power_saving.boot_headroom import BootHeadroom
 from slurm_energy.power_saving.cluster_plan import (
@@ -229,7 +230,7 @@ class PowerSavingEngine:
             history = DemandHistory(
                 horizons(points),
                 max_days=config.history_days,
-                utc_offset_s=float(-time.timezone),
+                utc_offset_s=utc_offsets,
             )
             own = [(start, end - start) for node, start, end in self._arrivals if node in names]
             table = np.array(own, np.float64).reshape(-1, 2)
