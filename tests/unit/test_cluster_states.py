@@ -16,7 +16,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import open_munge
@@ -28,7 +29,7 @@ from property_examples import examples
 from slurm_energy.config import Config
 from slurm_energy.config.cluster_tables import OtherCluster, PlacementConfig
 from slurm_energy.controller.clusters import cluster_states
-from slurm_energy.controller.clusters.cluster_queue import _grouped, _with_rest
+from slurm_energy.controller.clusters.cluster_queue import ClusterQueue, _grouped, _with_rest
 from slurm_energy.controller.clusters.cluster_signals import signal_columns, signal_values
 from slurm_energy.controller.clusters.cluster_states import ClusterStates, KnownCluster
 from slurm_energy.controller.clusters.placement_routes import (
@@ -44,6 +45,7 @@ from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.protocol import controller_endpoint
 from slurm_energy.protocol.cluster_state import (
     CLUSTER_STATE_PATH,
@@ -55,6 +57,7 @@ from slurm_energy.protocol.cluster_state import (
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.protocol.placement_requests import ClusterPrediction, PlacementQuery
 from slurm_energy.protocol.response_proof import ResponseSeal
+from slurm_energy.slurm.queue.columns import queue_columns
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -629,6 +632,20 @@ def test_the_state_of_this_cluster_names_no_user() -> None:
     with pytest.raises(UsageError, match="unknown parameter 'x'"):
         asyncio.run(site.routes.state({"x": "1"}, ALICE))
     assert site.routes.routes.light.keys() == {CLUSTER_STATE_PATH}
+
+
+def test_jobs_on_draining_nodes_take_nothing_from_other_nodes() -> None:
+    nodes = (
+        "NodeName=a CPUTot=64 CPUAlloc=48 Gres=gpu:a100:4 GresUsed=gpu:a100:2 State=MIXED+DRAIN\n"
+        "NodeName=b CPUTot=64 CPUAlloc=16 Gres=gpu:a100:4 GresUsed=gpu:a100:2 State=MIXED"
+    )
+    running = {"state": [1, 1], "start_s": [NOW, NOW], "time_limit_s": [7200.0, 7200.0]}
+    queue = queue_columns(NOW, [1, 2], cpus=[48, 16], gpus=[2, 2], **running)
+    predicted = SimpleNamespace(time_s=[7200.0] * 2)
+    snapshot = cast("Snapshot", SimpleNamespace(queue=queue, predicted=predicted, place=np.zeros(2)))
+    load = ClusterQueue(lambda argv: nodes, lambda: snapshot, lambda: 60.0, lambda: NOW).read()
+    assert (load.cpus, load.gpus) == (64, 4)
+    assert np.sum(load.running, axis=0)[1:].tolist() == [16.0, 2.0]
 
 
 @pytest.fixture(autouse=True)

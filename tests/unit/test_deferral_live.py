@@ -404,6 +404,57 @@ def test_partitions_without_common_nodes_are_planned_apart() -> None:
     assert small in site.planner.jobs and big not in site.planner.jobs
 
 
+@pytest.mark.parametrize("gpu_kind", ["a100", ""])
+@pytest.mark.parametrize("others", [{}, {"h100": 4}])
+def test_gpus_that_are_in_use_are_not_planned_whether_or_not_a_job_names_their_type(
+    gpu_kind: str, others: dict[str, int]
+) -> None:
+    site = Site()
+    site.planner._nodes = lambda: [NodeResources("g1", cpus=64, gpus={"a100": 4} | others)]
+    for kind, count in ({"a100": 4} | others).items():
+        running = {"state": RUNNING, "start_s": NOW, "time_limit_s": 48 * HOUR}
+        site.slurm.add("", gpus=count, gpu_kind=kind, **running)
+    site.slurm.add("12h", gpus=4, gpu_kind=gpu_kind)
+    site.cycle()
+    assert site.planner.held == 0  # nothing will be free, so the job waits for no slot
+    site.slurm.change(100, time_limit_s=HOUR)
+    site.cycle()
+    assert site.planner.held == 1
+
+
+@pytest.mark.parametrize(("tasks", "run_s", "is_held"), [(1, 48, True), (16, 48, False), (320, 3, False)])
+def test_all_pending_tasks_of_an_urgent_array_take_resources(tasks: int, run_s: int, is_held: bool) -> None:
+    site = Site(cpus=64)
+    site.slurm.add("", state=RUNNING, start_s=NOW, time_limit_s=2 * HOUR, cpus=64)
+    array = {"array_job_id": 777, "array_tasks": f"0-{tasks - 1}", "tasks": tasks}
+    site.slurm.add("", time_limit_s=run_s * HOUR, cpus=4, **array)
+    site.slurm.add("12h", cpus=60)
+    site.cycle()
+    assert (site.planner.held == 1) == is_held
+
+
+def test_all_tasks_of_a_deferrable_array_need_room() -> None:
+    site = Site(cpus=64)
+    site.slurm.add("", state=RUNNING, start_s=NOW, time_limit_s=48 * HOUR, cpus=32)
+    array = {"array_job_id": 777, "array_tasks": "0-8", "tasks": 9}
+    job = site.slurm.add("12h", cpus=4, **array)
+    site.cycle()
+    assert site.planner.held == 0
+    site.slurm.change(job, tasks=8, array_tasks="0-7")
+    site.cycle()
+    assert site.planner.held == 1
+
+
+def test_jobs_on_draining_nodes_take_nothing_from_other_nodes() -> None:
+    site = Site()
+    drained = NodeResources("n1", usable=False, cpus=64, gpus={"a100": 4}, gpus_free={"a100": 4})
+    site.planner._nodes = lambda: [drained, NodeResources("n2", cpus=64, cpus_free=64)]
+    site.slurm.add("", state=RUNNING, start_s=NOW, time_limit_s=48 * HOUR, cpus=64)
+    site.slurm.add("12h", cpus=64)
+    site.cycle()
+    assert site.planner.held == 1
+
+
 @given(st.lists(st.frozensets(st.sampled_from("abcdefg"), max_size=3), max_size=12))
 def test_pools_are_the_components_of_common_nodes(nodes: list[frozenset[str]]) -> None:
     pools = partition_pools([NodeResources(f"n{at}", names) for at, names in enumerate(nodes)])

@@ -8,7 +8,7 @@ request needs it, at most once per refresh interval. The module needs numpy.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,9 +93,25 @@ class ClusterQueue:
             queue.taken_unix_s,
             sum(node.cpus for node in usable),
             sum(sum(node.gpus.values()) for node in usable),
-            _grouped(np.column_stack([end_s, queue.cpus, queue.gpus])[running]),
+            _grouped(np.column_stack([end_s[running], *_on_serving_nodes(self._nodes[1], queue)])),
             _with_rest(np.column_stack([queue.cpus, queue.gpus, run_s])[rows]),
         )
+
+
+def _on_serving_nodes(nodes: Sequence[NodeResources], queue: QueueColumns) -> tuple[Floats, Floats]:
+    """Return the CPUs and the GPUs of each running job on the nodes where further jobs may start.
+
+    Jobs also run on other nodes, for example on nodes that drain. It is unknown which jobs these are. Each
+    job therefore counts by the share of all occupied CPUs and GPUs that lies on the nodes for further jobs.
+    """
+    running = queue.state == RUNNING
+    cpus, gpus = queue.cpus[running].astype(np.float64), queue.gpus[running].astype(np.float64)
+    left = [node for node in nodes if not (node.usable or node.is_off)]
+    left_cpus = sum(node.cpus - node.cpus_free for node in left)
+    left_gpus = sum(sum(node.gpus.values()) - sum(node.gpus_free.values()) for node in left)
+    cpus *= 1.0 - min(1.0, left_cpus / max(1.0, float(cpus.sum())))
+    gpus *= 1.0 - min(1.0, left_gpus / max(1.0, float(gpus.sum())))
+    return cpus, gpus
 
 
 def _grouped(running: Floats) -> tuple[tuple[float, float, float], ...]:

@@ -6,7 +6,7 @@ Partitions that share nodes form one pool of resources. Pools are planned separa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from slurm_energy.deferral import Capacity
 from slurm_energy.deferral.arrival_demand import ArrivalDemand, ArrivalHistory, arrival_demand
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.signals import SignalColumns
-from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
+from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
 from slurm_energy.slurm.queue.node_resources import NodeResources
 from slurm_energy.slurm.tres import parse_tres
 
@@ -36,10 +36,12 @@ class ResourceKinds:
     Attributes:
         pools: number of the pool of each partition.
         names: names of the kinds of hardware: CPUs, GPUs of any type, and the GPU types that jobs request.
+        only_gpu_kind: GPU type of each pool whose GPUs are all of one type.
     """
 
     pools: Mapping[str, int]
     names: tuple[str, ...]
+    only_gpu_kind: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -50,11 +52,20 @@ class ResourceKinds:
         """Return the row number in `Capacity.units` of the resource kind that a job needs.
 
         A resource kind is a kind of GPU, or CPUs, in one pool of nodes. A job that lists several partitions
-        counts in the pool of its first partition.
+        counts in the pool of its first partition. If all GPUs of a pool are of one type, jobs that name this
+        type and jobs that name none need the same resource.
         """
-        name = _CPUS if gpus == 0 else gpu_kind or _ANY_GPU
         pool = self.pools.get(partition.partition(",")[0], 0)
-        return pool * len(self.names) + self.names.index(name if name in self.names else _ANY_GPU)
+        is_any = not gpu_kind or gpu_kind == self.only_gpu_kind.get(pool) or gpu_kind not in self.names
+        name = _CPUS if gpus == 0 else _ANY_GPU if is_any else gpu_kind
+        return pool * len(self.names) + self.names.index(name)
+
+    def any_gpu_row(self, row: int) -> int | None:
+        """Return the row of GPUs of any type in the pool of a row of one GPU type; None for other rows."""
+        pool, at = divmod(row, len(self.names))
+        if self.names[at] in (_CPUS, _ANY_GPU):
+            return None
+        return pool * len(self.names) + self.names.index(_ANY_GPU)
 
 
 def resource_kinds(queue: QueueColumns, nodes: Sequence[NodeResources]) -> ResourceKinds:
@@ -63,7 +74,12 @@ def resource_kinds(queue: QueueColumns, nodes: Sequence[NodeResources]) -> Resou
     They are CPUs and types of GPUs in each pool. Partitions that share a node form one pool.
     """
     named = sorted({kind for kind in queue.gpu_kind if kind})
-    return ResourceKinds(partition_pools(nodes), (_CPUS, _ANY_GPU, *named))
+    pools = partition_pools(nodes)
+    kinds: dict[int, set[str]] = {}
+    for node in nodes:
+        kinds.setdefault(_pool_of(node, pools), set()).update(node.gpus)
+    only = {pool: next(iter(types)) for pool, types in kinds.items() if len(types) == 1}
+    return ResourceKinds(pools, (_CPUS, _ANY_GPU, *named), only)
 
 
 def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
@@ -88,11 +104,34 @@ def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
 def requested_units(queue: QueueColumns, kinds: ResourceKinds) -> tuple[Ints, Floats]:
     """Return the kind of resource that each job needs, and the number of units of this resource.
 
-    The units are GPUs, or CPUs for a job without GPUs.
+    The units are GPUs, or CPUs for a job without GPUs. Of a job array, one task is counted.
     """
     rows = zip(queue.partition, queue.gpus.tolist(), queue.gpu_kind, strict=True)
     units: Floats = np.where(queue.gpus > 0, queue.gpus, queue.cpus).astype(np.float64)
     return np.array([kinds.row(*row) for row in rows], np.int64), units
+
+
+def array_units(
+    queue: QueueColumns, leader: Ints, units: Floats, rows: Ints, total: Floats
+) -> tuple[Floats, Floats]:
+    """Return the units that the pending tasks of each job need together, and the number of rounds.
+
+    A job array of more tasks than the cluster can run at the same time runs in several rounds, one after
+    another. The units are then those of one round. Jobs other than arrays run in one round.
+
+    Args:
+        queue: all jobs.
+        leader: for each row of the queue the row that represents its whole job array.
+        units: number of units of one task, from `requested_units`.
+        rows: index of the kind of resource of each job, from `requested_units`.
+        total: number of units of each kind of resource, from `total_units`.
+    """
+    tasks = np.zeros(queue.count)
+    waiting = np.flatnonzero((queue.state == PENDING) & ~queue.held & (queue.het_job_id == 0))
+    np.add.at(tasks, leader[waiting], queue.tasks[waiting])
+    tasks = np.maximum(tasks, 1.0)
+    at_once = np.clip(np.floor(total[rows] / np.maximum(units, 1.0)), 1.0, tasks)
+    return units * at_once, np.ceil(tasks / at_once)
 
 
 def free_capacity(
@@ -107,7 +146,9 @@ def free_capacity(
 ) -> Capacity | None:
     """Return the resources that running jobs leave free in each time slot.
 
-    Memory and licenses are not considered, because Slurm decides which jobs start.
+    Memory and licenses are not considered, because Slurm decides which jobs start. Jobs on nodes that drain
+    take nothing from the other nodes. It is unknown which jobs these are, so that each running job counts by
+    the share of the occupied units that lies on other nodes.
 
     Args:
         queue: all jobs.
@@ -125,14 +166,33 @@ def free_capacity(
     if not nodes or not signals.slots:
         return None
     total = total_units(nodes, kinds)
-    free = np.repeat(total[:, None], signals.slots, axis=1)
+    used = np.zeros((len(total), signals.slots))
     starts_s = signals.slot_start_s
     end_s = queue.start_s + time_s
     late_s = now_s + _OVERDUE_SHARE * (now_s - queue.start_s)
     end_s = np.where(end_s <= now_s, late_s, end_s)
-    for row in np.flatnonzero(queue.state == RUNNING).tolist():
-        free[rows[row], starts_s < end_s[row]] -= units[row]
-    return Capacity(signals.start_s, signals.step_s, np.maximum(free, 0.0))
+    running = np.flatnonzero(queue.state == RUNNING)
+    for row in running.tolist():
+        kind = int(rows[row])
+        used[kind, starts_s < end_s[row]] += units[row]
+        if (any_gpu := kinds.any_gpu_row(kind)) is not None:
+            used[any_gpu, starts_s < end_s[row]] += units[row]
+    used *= _share_on_serving_nodes(nodes, kinds, used[:, 0])[:, None]
+    return Capacity(signals.start_s, signals.step_s, np.maximum(total[:, None] - used, 0.0))
+
+
+def _share_on_serving_nodes(nodes: Sequence[NodeResources], kinds: ResourceKinds, used: Floats) -> Floats:
+    """Return, by kind of resource, the share of the units used now that lies on nodes of `total_units`."""
+    drained = np.zeros(kinds.count)
+    for node in nodes:
+        if node.usable or node.is_off:
+            continue
+        gpus = {kind: count - node.gpus_free.get(kind, count) for kind, count in node.gpus.items()}
+        # Only jobs without GPUs count by their CPUs.
+        cpus = 0 if any(gpus.values()) else node.cpus - node.cpus_free
+        drained += _units_of(node, kinds, cpus, gpus)
+    share: Floats = 1.0 - np.minimum(1.0, drained / np.maximum(used, 1.0))
+    return share
 
 
 def expected_demand(
@@ -182,11 +242,19 @@ def total_units(nodes: Sequence[NodeResources], kinds: ResourceKinds) -> Floats:
     for node in nodes:
         if not (node.usable or node.is_off):
             continue
-        pool = min((kinds.pools[name] for name in node.partitions), default=0)
-        first = pool * len(kinds.names)
-        for at, name in enumerate(kinds.names):
-            if name == _CPUS:
-                total[first + at] += node.cpus
-            else:
-                total[first + at] += sum(node.gpus.values()) if name == _ANY_GPU else node.gpus.get(name, 0)
+        total += _units_of(node, kinds, node.cpus, node.gpus)
     return total
+
+
+def _units_of(node: NodeResources, kinds: ResourceKinds, cpus: int, gpus: Mapping[str, int]) -> Floats:
+    """Return CPUs and GPUs of a node as units of each kind of resource."""
+    units = np.zeros(kinds.count)
+    first = _pool_of(node, kinds.pools) * len(kinds.names)
+    for at, name in enumerate(kinds.names):
+        gpu_count = sum(gpus.values()) if name == _ANY_GPU else gpus.get(name, 0)
+        units[first + at] = cpus if name == _CPUS else gpu_count
+    return units
+
+
+def _pool_of(node: NodeResources, pools: Mapping[str, int]) -> int:
+    return min((pools[name] for name in node.partitions), default=0)

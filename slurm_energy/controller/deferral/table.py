@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from slurm_energy.accounting.history.arrivals import PastArrival
 from slurm_energy.controller.deferral.capacity import (
+    array_units,
     expected_demand,
     free_capacity,
     requested_units,
@@ -25,6 +27,9 @@ from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.signals import SignalColumns
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.node_resources import NodeResources
+
+_MAX_TASKS: Final = 1000
+"""Maximum number of pending tasks of a job array that count as arrivals; it bounds the size of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,9 @@ def deferral_table(
 ) -> DeferralQueue:
     """Return the table for a deferral policy: first the deferrable jobs, then the urgent jobs by priority.
 
-    Urgent jobs are in the table because they receive resources before the deferrable jobs.
+    Urgent jobs are in the table because they receive resources before the deferrable jobs. An urgent job
+    array that cannot run all its tasks at the same time counts until its last tasks end. Costs and run times
+    of a deferrable array are those of a task.
 
     Args:
         queue: all jobs.
@@ -80,25 +87,34 @@ def deferral_table(
     kinds = resource_kinds(queue, nodes)
     hardware, units = requested_units(queue, kinds)
     capacity = free_capacity(queue, units, hardware, kinds, time_s, nodes, signals, now_s)
+    run_s, needed = time_s, units
     if capacity is not None:
         slack_s = np.nan_to_num(duration_column(queue, "ENERGY_SLACK"))
         slack_s[jobs.rows] = jobs.latest_start_s - jobs.eligible_s
-        queued = ArrivalHistory(now_s, queue.submit_s, time_s, units, hardware, slack_s)
+        tasks = np.repeat(np.arange(queue.count), np.clip(queue.tasks, 1, _MAX_TASKS))
+        queued = ArrivalHistory(
+            *(now_s, queue.submit_s[tasks], time_s[tasks]),
+            *(units[tasks], hardware[tasks], slack_s[tasks]),
+        )
+        total = total_units(nodes, kinds)
         demand = expected_demand(arrivals, queued, kinds, signals, now_s)
         capacity = replace(
             capacity,
             reserve=demand.mean + options.reserve_weight * demand.deviation,
             high_reserve=demand.mean + options.margin_weight * demand.deviation,
-            release_s=demand.hold_s / np.maximum(1.0, total_units(nodes, kinds)),
+            release_s=demand.hold_s / np.maximum(1.0, total),
         )
+        needed, rounds = array_units(queue, leader, units, hardware, total)
+        run_s = time_s.copy()
+        run_s[urgent] *= rounds[urgent]
     return DeferralQueue(
         now_s=now_s,
         job_id=queue.job_id[rows],
         earliest_s=np.maximum(now_s, np.append(jobs.eligible_s, np.full(len(urgent), now_s))),
         latest_start_s=np.append(jobs.latest_start_s, unknown),
-        time_s=time_s[rows],
+        time_s=run_s[rows],
         power_watts=power_watts[rows],
-        units=units[rows],
+        units=needed[rows],
         hardware=hardware[rows],
         checkpointable=np.zeros(len(rows), np.bool_),
         signals=signals,
