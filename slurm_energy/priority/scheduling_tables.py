@@ -163,7 +163,8 @@ def with_waiting_since(queue: QueueColumns, since_s: Mapping[int, float]) -> Que
     """Return a queue in which deferred jobs became eligible at the given times.
 
     The given times replace the eligible times of Slurm. Slurm moves the eligible time of a job with each
-    hold. Without the replacement, the job would then lose all its age.
+    hold. Without the replacement, the job would then lose all its age. A job that its user holds, or that
+    depends on other jobs, and that has no eligible time in Slurm, has none in the result either.
 
     Args:
         queue: all jobs.
@@ -173,7 +174,8 @@ def with_waiting_since(queue: QueueColumns, since_s: Mapping[int, float]) -> Que
         return queue
     group = np.maximum(queue.array_job_id, queue.het_job_id)
     group = np.where(group > 0, group, queue.job_id)
-    rows = np.flatnonzero((queue.state == PENDING) & np.isin(group, list(since_s)))
+    replaced = (queue.state == PENDING) & np.isin(group, list(since_s)) & ~_never_eligible(queue)
+    rows = np.flatnonzero(replaced)
     eligible_s = queue.eligible_s.copy()
     eligible_s[rows] = [since_s[job] for job in group[rows].tolist()]
     return replace(queue, eligible_s=eligible_s)
@@ -185,11 +187,15 @@ def waiting_since(queue: QueueColumns, now_s: float) -> Floats:
     As in Slurm's age factor, the wait starts when the job becomes eligible. A held or dependent job that was
     never eligible gathers no age. Its wait starts at `now_s`.
     """
-    never = np.isnan(queue.eligible_s) & (queue.held | queue.dependent)
     since = np.fmax(queue.submit_s, queue.eligible_s)
-    since = np.where(never | np.isnan(since), now_s, since)
+    since = np.where(_never_eligible(queue) | np.isnan(since), now_s, since)
     earliest: Floats = np.minimum(since, now_s)
     return earliest
+
+
+def _never_eligible(queue: QueueColumns) -> Bools:
+    never: Bools = np.isnan(queue.eligible_s) & (queue.held | queue.dependent)
+    return never
 
 
 def job_table(

@@ -243,6 +243,37 @@ def test_a_hold_does_not_count_as_waiting_and_loses_no_age() -> None:
     assert 1200.0 <= waited[job] <= 1320.0  # ten minutes before the hold, ten after it
 
 
+def waited_s(site: Site, job: int, now_s: float) -> float:
+    """Return the waiting time of a job from which its age follows."""
+    site.slurm.now_s = now_s
+    since = {one: facts.waiting_since_s(now_s) for one, facts in site.planner.jobs.items()}
+    queue = with_waiting_since(site.slurm.read(), since)
+    return now_s - float(waiting_since(queue, now_s)[queue.job_id.tolist().index(job)])
+
+
+def test_the_time_before_a_requested_begin_time_is_no_hold() -> None:
+    site = Site()
+    begin_s = CHEAP_S - HOUR
+    job = site.slurm.add("6h", eligible_s=begin_s)
+    site.run_until(CHEAP_S + 60.0, 60.0)
+    facts = site.planner.jobs[job]
+    assert facts.total_held_s(CHEAP_S + 60.0) == pytest.approx(HOUR, abs=61)
+    assert waited_s(site, job, CHEAP_S + 660.0) == pytest.approx(660.0, abs=61)
+
+
+def test_the_wait_of_a_deferred_job_that_its_user_held_counts_from_the_release() -> None:
+    site = Site()
+    job = site.slurm.add("12h")
+    site.run_until(CHEAP_S + 120.0, 60.0)
+    site.slurm.change(job, held=True, eligible_s=float("nan"))
+    later_s = CHEAP_S + 50 * HOUR
+    site.cycle(later_s)
+    assert waited_s(site, job, later_s) == 0.0
+    site.slurm.change(job, held=False, eligible_s=later_s)
+    site.cycle(later_s + 60.0)
+    assert waited_s(site, job, later_s + 600.0) == 600.0
+
+
 def test_full_slots_do_not_take_more_jobs_than_fit() -> None:
     site = Site(cpus=8)
     for _ in range(5):

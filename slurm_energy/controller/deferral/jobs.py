@@ -12,6 +12,7 @@ from typing import Any, Final
 from slurm_energy.accounting.decisions import DEFER, RELEASE, Decision
 
 _SAME_SUBMIT_S: Final = 1.5
+_NOT_SHOWN: Final = ("held_s", "held_since_s", "hold_end_s", "eligible_again_s")
 
 
 @dataclass(slots=True)
@@ -36,6 +37,9 @@ class DeferredJob:
         predicted_s: predicted run time; None means unknown.
         held_s: total duration of earlier holds.
         held_since_s: start of the current hold; None means that the job is not held now.
+        hold_end_s: end of the last hold; None means that no hold has ended.
+        eligible_again_s: time from which the job could start again after its user had held it or moved its
+            begin time, later than the last hold; None means that neither happened.
         suspensions: number of times that the job was suspended while it ran.
     """
 
@@ -56,6 +60,8 @@ class DeferredJob:
     predicted_s: float | None = None
     held_s: float = 0.0
     held_since_s: float | None = None
+    hold_end_s: float | None = None
+    eligible_again_s: float | None = None
     suspensions: int = 0
 
     def is_of(self, job_id: int, submit_s: float) -> bool:
@@ -66,25 +72,34 @@ class DeferredJob:
         return self.job_id == job_id and abs(self.submit_s - submit_s) <= _SAME_SUBMIT_S
 
     def total_held_s(self, now_s: float) -> float:
-        """Return the total time for which the job has been held, in seconds."""
-        return self.held_s + (max(0.0, now_s - self.held_since_s) if self.held_since_s is not None else 0.0)
+        """Return the total time for which the job has been held, in seconds.
+
+        The time before the job could have started without deferral does not count, for example the time
+        before a begin time that the user requested.
+        """
+        if self.held_since_s is None:
+            return self.held_s
+        return self.held_s + max(0.0, now_s - max(self.held_since_s, self.eligible_s))
 
     def waiting_since_s(self, now_s: float) -> float:
         """Return the time from which the waiting time of a deferred job counts.
 
         Times in which the job was held do not count. The result is therefore the time at which the job could
-        have started, plus the total duration of the holds.
+        have started, plus the total duration of the holds. If its user has held the job since, the wait
+        counts from the end of that hold, as for other jobs.
         """
-        return self.eligible_s + self.total_held_s(now_s)
+        since_s = self.eligible_s + self.total_held_s(now_s)
+        return since_s if self.eligible_again_s is None else max(since_s, self.eligible_again_s)
 
     def end_hold(self, now_s: float) -> None:
         """Record that the hold of the job has ended, and add its duration to the time held."""
         self.held_s, self.held_since_s = self.total_held_s(now_s), None
+        self.hold_end_s = now_s
 
     def to_json(self) -> dict[str, Any]:
         """Return the job's deferral (plan, costs, hold) for the response to `GET /v1/priority`."""
         facts = dataclasses.asdict(self)
-        for key in ("job_id", "submit_s", "held_s", "held_since_s"):
+        for key in ("job_id", "submit_s", *_NOT_SHOWN):
             del facts[key]
         return facts | {"held": self.held_since_s is not None}
 

@@ -205,6 +205,10 @@ class DeferralPlanner:
                     self._holds.adopt(record, begin_s, now_s)
                 else:
                     job.end_hold(now_s)
+            # senergyctld sets no begin time that is further ahead: the user held the job, or moved its begin.
+            moved_s = math.inf if job.hold_end_s is None else job.hold_end_s + self._settings.hold_s
+            if job.held_since_s is None and begin_s > moved_s + _CHANGED_S:
+                job.eligible_again_s = begin_s
         self.suspensions.forget_old(now_s)
         self._continued = self.suspensions.of_rows(queue)
         for row in self._continued:
