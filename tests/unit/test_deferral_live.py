@@ -371,6 +371,35 @@ def test_a_dependent_job_waits_for_its_plan() -> None:
     assert site.slurm.begin(job) == NOW + 300
 
 
+@pytest.mark.parametrize("dependent", [True, False])
+def test_a_satisfied_dependency_or_a_release_grants_no_further_slack(dependent: bool) -> None:
+    site = Site()
+    nan = float("nan")
+    job = site.slurm.add("2h", dependent=dependent, held=not dependent, eligible_s=nan)
+    site.cycle()
+    late_s = NOW + 2.2 * HOUR
+    site.slurm.change(job, dependent=False, held=False, eligible_s=late_s)  # as slurmctld sets it
+    site.cycle(late_s + 10.0)
+    assert site.planner.held == 0
+
+
+def test_slack_counts_from_a_requested_begin_time_also_after_it_has_passed() -> None:
+    site = Site()
+    begin_s = NOW + HOUR
+    job = site.slurm.add("4h", eligible_s=begin_s)
+    varying = site.series["price_per_kwh"]
+    site.series["price_per_kwh"] = GridSeries.constant(SeriesSource("constant"), 0.1)
+    site.cycle()  # the job may start at its begin time
+    site.series["price_per_kwh"] = varying
+    site.cycle(begin_s + 60.0)
+    assert site.planner.jobs[job].latest_start_s == begin_s + 4 * HOUR
+    other = site.slurm.add("1h", submit_s=NOW, eligible_s=begin_s + 2 * HOUR)
+    site.cycle()
+    site.slurm.change(other, eligible_s=begin_s + 60.0)  # scontrol update starttime=now
+    site.cycle(begin_s + 120.0)
+    assert other not in site.planner.jobs
+
+
 def test_arrivals_of_the_past_keep_cheap_hours_free() -> None:
     past = [PastArrival("", NOW - at * 600.0, 2 * HOUR, "cpu=8", 0.0) for at in range(100, 0, -1)]
     site = Site(cpus=8)

@@ -82,6 +82,7 @@ class DeferralPlanner:
         self._history, self._updater = history, updater
         self._holds = BeginTimeHolds(updater, begin_times)
         self._opted_out: set[int] = set()
+        self._requested_begin_s: dict[int, float] = {}
         self.suspensions = Suspensions(updater)
         self._continued: dict[int, SuspendedJob] = {}
         self.jobs: dict[int, DeferredJob] = {}
@@ -217,6 +218,9 @@ class DeferralPlanner:
                 self._holds.adopt(record, begin_s, now_s)
         records = {int(queue.job_id[row]) for row in rows}
         self._opted_out &= records
+        self._requested_begin_s = {
+            job_id: begin_s for job_id, begin_s in self._requested_begin_s.items() if job_id in pending
+        }
 
     def _note_changes_by_users(self, queue: QueueColumns, group: Ints) -> None:
         """Take over begin times that users have set after senergyctld had moved the begin of their job.
@@ -282,7 +286,9 @@ class DeferralPlanner:
         """Return the time at which the job could have started without deferral.
 
         The time is the submission time, or the begin time that the user requested. The job_submit module
-        delays each job a little, so that the first plan can be made. That delay does not count.
+        delays each job a little, so that the first plan can be made. That delay does not count. slurmctld
+        sets the begin time of a job when its dependency is satisfied or a hold by its user ends. Only a begin
+        time that has been in the future is therefore one that the user requested.
         """
         job_id, submit_s = int(group[row]), float(queue.submit_s[row])
         job = self.jobs.get(job_id)
@@ -291,12 +297,14 @@ class DeferralPlanner:
         if job is not None:
             is_own = job.held_since_s is not None or record in self._holds.moved_jobs
             return job.eligible_s if is_own or not begin_s > queue.taken_unix_s + _CHANGED_S else begin_s
-        if (
-            math.isnan(original_s)
-            or original_s <= submit_s + math.ceil(self._settings.submit_delay_s) + _CHANGED_S
-        ):
-            return submit_s
-        return max(submit_s, original_s)
+        future_s = queue.taken_unix_s + _CHANGED_S
+        if original_s > future_s:
+            self._requested_begin_s[job_id] = original_s
+        elif self._requested_begin_s.get(job_id, submit_s) > future_s:
+            del self._requested_begin_s[job_id]  # the user has moved it to an earlier time
+        requested_s = self._requested_begin_s.get(job_id, submit_s)
+        is_delay = requested_s <= submit_s + math.ceil(self._settings.submit_delay_s) + _CHANGED_S
+        return submit_s if is_delay else requested_s
 
     def _make_plan(
         self,
