@@ -31,9 +31,10 @@ from slurm_energy.study.data.period import measured_period
 from slurm_energy.study.data.source_data import StudySources
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.effects.effect_periods import EffectPeriods, ExperimentData, washout_seconds
+from slurm_energy.study.effects.effects import switchback_effect
 from slurm_energy.study.effects.placebo import switchback_placebo
 from slurm_energy.study.goals.objective import parse_objective
-from slurm_energy.study.rollout.assignment import ArmAssignment, AssignmentDesign
+from slurm_energy.study.rollout.assignment import ArmAssignment, AssignmentDesign, draw_switchback
 from slurm_energy.study.statistics.mean_estimate import mean_estimate
 from slurm_energy.study.statistics.power_analysis import DayVariation, day_variation, power_analysis
 
@@ -126,6 +127,20 @@ def test_the_power_analysis_expects_the_intervals_of_the_validation() -> None:
     expected = 2 * 0.705 * analysis.detectable_switchback
     assert check.median_width == pytest.approx(expected, rel=0.25)
     assert (analysis.needed_days, analysis.needed_switchback_days) == (14, 14)
+
+
+def test_days_of_a_switchback_know_the_period_that_was_drawn() -> None:
+    jobs = week_jobs(28)
+    objective = parse_objective(TARGETS, Path("o.toml"))
+    period = measured_period(objective, LoadedJobs(jobs), node_energy(jobs, 28))
+    data = ExperimentData(jobs, period.days, 14, period.energy)
+    arms = draw_switchback(MONDAY + timedelta(days=14), 14, 1, period_days=3)
+    series = EffectPeriods(data, arms, 0.0).series("energy_kwh")
+    assert series.period is not None
+    before = [-5, -5, *sorted(3 * [-4, -3, -2, -1])]
+    assert series.period.tolist() == before + sorted(3 * [0, 1, 2, 3])
+    estimate = switchback_effect(series)
+    assert estimate is not None and estimate.freedom == 6  # nine periods, three coefficients
     assert "expected energy" not in day_variation(period, "mean_jct_s", AssignmentDesign.NONE).adjusted_for
 
 

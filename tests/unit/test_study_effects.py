@@ -5,6 +5,7 @@ correlation.
 """
 
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from slurm_energy.study.effects.effects import PeriodSeries, carry_over, difference_effect, switchback_effect
+from slurm_energy.study.effects.effects import carry_over, difference_effect, switchback_effect
+from slurm_energy.study.effects.period_series import PeriodSeries
 from slurm_energy.study.effects.placebo import difference_placebo, switchback_placebo
+from slurm_energy.study.rollout.assignment import draw_switchback
 from slurm_energy.study.statistics.student_t import student_cdf, student_quantile
 
 EFFECT = -0.1
@@ -85,6 +88,44 @@ def test_difference_in_differences_covers_the_effect_and_ignores_what_both_group
         assert estimate.method == "difference_in_differences"
         covered += estimate.low <= EFFECT <= estimate.high
     assert covered >= 36
+
+
+def long_periods(period_days, count, seed, effect=0.0, correlation=0.0):
+    """Return days of a switchback whose drawn periods last several days, after five weeks of baseline."""
+    series = days(35, period_days * count, seed, effect=0.0, correlation=correlation)
+    drawn = draw_switchback(date(2026, 3, 2), period_days * count, seed, period_days=period_days).periods
+    baseline = np.zeros(35, np.int64)
+    arm = np.append(baseline > 0, np.repeat([period.is_treated for period in drawn], period_days))
+    block = np.append(baseline, np.repeat([1 + period.block for period in drawn], period_days))
+    value = series.value * np.where(arm, 1 + effect, 1.0)
+    period = (np.arange(len(arm)) - 35) // period_days
+    return replace(series, is_treated=arm, block=block, value=value, period=period)
+
+
+@pytest.mark.parametrize(("period_days", "count"), [(7, 4), (3, 10), (2, 14)])
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_intervals_of_long_periods_cover_the_effect(period_days, count, correlation):
+    estimates = [
+        switchback_effect(long_periods(period_days, count, seed, EFFECT, correlation)) for seed in range(40)
+    ]
+    assert sum(e.low <= EFFECT <= e.high for e in estimates) >= 36
+
+
+def test_drawn_periods_and_not_their_days_are_compared():
+    series = long_periods(7, 4, 1, EFFECT)
+    estimate = switchback_effect(series)
+    assert (estimate.treated_periods, estimate.control_periods) == (14, 49)
+    assert estimate.freedom == 6  # nine periods, three coefficients
+    assert "weekday" in estimate.adjusted_for
+    single = days(14, 14)
+    assert switchback_effect(replace(single, period=np.arange(28))) == switchback_effect(single)
+    assert switchback_placebo(replace(single, period=np.arange(28))) == switchback_placebo(single)
+
+
+def test_the_placebo_check_draws_periods_of_the_same_length():
+    checks = [switchback_placebo(long_periods(3, 10, seed, correlation=0.8)) for seed in range(10)]
+    assert sum(check.false_effects for check in checks) <= 0.1 * sum(check.trials for check in checks)
+    assert switchback_placebo(long_periods(7, 4, 1)) is None  # five periods are too few
 
 
 def test_without_a_control_group_the_method_is_named_before_after():

@@ -17,8 +17,8 @@ import numpy as np
 from slurm_energy.study.data.days import HOUR_S, StudyDays
 from slurm_energy.study.data.jobs_table import Bools, Floats, JobsTable
 from slurm_energy.study.data.kpis import DailyKpis, EnergyPrices, EnergySeries, daily_kpis
-from slurm_energy.study.effects.effects import PeriodSeries
 from slurm_energy.study.effects.expected_energy import expected_kwh
+from slurm_energy.study.effects.period_series import Integers, PeriodSeries
 from slurm_energy.study.rollout.assignment import ArmAssignment, AssignmentDesign
 
 MAX_WASHOUT_S: Final = 12 * HOUR_S
@@ -134,6 +134,7 @@ class EffectPeriods:
         if kpi == "worst_wait_s":
             values = self._bounded(values)
         arm, block, counts = self._arms(group)
+        is_switchback = self.assignment.design is AssignmentDesign.SWITCHBACK
         series = PeriodSeries(
             self.data.days.edges_s[:-1] / 86400.0,
             self.data.days.weekdays,
@@ -143,6 +144,7 @@ class EffectPeriods:
             work,
             expected,
             block,
+            self._periods() if is_switchback else None,
         )
         if self.data.as_drawn is not None:
             counts = counts & self.data.as_drawn
@@ -203,6 +205,21 @@ class EffectPeriods:
             if period is not None:
                 arm[row], block[row], counts[row] = period.is_treated, 1 + period.block, True
         return arm, block, counts
+
+    def _periods(self) -> Integers:
+        """Return the number of the drawn period of a switchback to which each day belongs.
+
+        The days before the deployment are divided into periods of the same length, counted back from the
+        deployment, with negative numbers. Days after the last drawn period have a period each.
+        """
+        days, first, drawn = self.data.days, self.data.first_day, self.assignment.periods
+        length = max(1, round((drawn[0].end_s - drawn[0].begin_s) / (24 * HOUR_S))) if drawn else 1
+        day = np.arange(days.count)
+        number: Integers = np.where(day < first, (day - first) // length, len(drawn) + day)
+        middles = 0.5 * (days.edges_s[:-1] + days.edges_s[1:])
+        for index, period in enumerate(drawn):
+            number[(day >= first) & (period.begin_s <= middles) & (middles < period.end_s)] = index
+        return number
 
 
 def _without_washout(days: StudyDays, washout_s: float) -> StudyDays:

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurm_energy.study.effects.drawn_periods import has_long_periods, period_means
+from slurm_energy.study.effects.period_series import PeriodSeries
 from slurm_energy.study.statistics.least_squares import (
     CoefficientEstimate,
     Floats,
@@ -38,60 +39,6 @@ _BISECTIONS = 24
 _TREND_PERIODS = 42
 """Number of periods from which a linear trend is adjusted for."""
 
-Booleans = NDArray[np.bool_]
-Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class PeriodSeries:
-    """Values of a KPI by period, in the order of time.
-
-    Attributes:
-        start_day: start of each period in days since an arbitrary day.
-        weekday: day of the week, 0 for Monday.
-        is_treated: whether the change was in force.
-        is_experiment: whether the period belongs to the deployment. All other periods belong to the baseline.
-        value: value of the KPI.
-        work: work of the period in a unit that the change cannot alter, such as node-hours at untuned speed.
-            None means that the comparison does not adjust for work.
-        expected: value that the work of the period suggests without the change; None means unknown.
-        block: number of the block of periods within which the assignment was drawn at random. None means that
-            the assignment was not drawn at random.
-    """
-
-    start_day: Floats
-    weekday: Integers
-    is_treated: Booleans
-    is_experiment: Booleans
-    value: Floats
-    work: Floats | None = None
-    expected: Floats | None = None
-    block: Integers | None = None
-
-    def rows(self, keep: Booleans) -> PeriodSeries:
-        """Return a copy of the series with only the selected periods (usually days)."""
-        return PeriodSeries(
-            self.start_day[keep],
-            self.weekday[keep],
-            self.is_treated[keep],
-            self.is_experiment[keep],
-            self.value[keep],
-            None if self.work is None else self.work[keep],
-            None if self.expected is None else self.expected[keep],
-            None if self.block is None else self.block[keep],
-        )
-
-    def relative_to_expected(self) -> PeriodSeries:
-        """Return the series with each value divided by the expected value.
-
-        The series is unchanged if the expected values are unknown.
-        """
-        if self.expected is None:
-            return self
-        usable = np.isfinite(self.expected) & (self.expected > 0)
-        ratio = self.value / np.where(usable, self.expected, np.nan)
-        return replace(self, value=ratio, expected=None)
-
 
 @dataclass(frozen=True, slots=True)
 class EffectEstimate:
@@ -105,7 +52,8 @@ class EffectEstimate:
         level: confidence level of the interval.
         p_value: two-sided p-value of "no effect".
         freedom: degrees of freedom.
-        treated_periods, control_periods: number of compared periods with and without the change.
+        treated_periods, control_periods: number of rows of the series with and without the change. These are
+            days, also if drawn periods of several days are compared.
         is_relative: whether the change is a fraction of the untreated value.
         adjusted_for: factors for which the comparison adjusts.
     """
@@ -134,7 +82,8 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
     The result is None if there are too few periods.
 
     The series may contain periods of the baseline. These periods help to determine the effects of the
-    weekday and of the work. The level of the values may differ between baseline and experiment.
+    weekday and of the work. The level of the values may differ between baseline and experiment. If periods of
+    several days were drawn, these periods are compared instead of their days.
 
     Args:
         series: values of the periods. The values do not include the time just after a switch (washout), in
@@ -147,6 +96,10 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
     if len(series.value) == 0:
         return None
     values = np.log(series.value) if is_relative else series.value
+    days, adjusted = series, list[str]()
+    if has_long_periods(series):
+        series, adjusted = period_means(series, values)
+        values = series.value
     arm = series.is_treated.astype(np.float64)
     columns, names = adjustment_columns(series)
     estimate = coefficient(np.column_stack([*columns, arm]), values)
@@ -158,8 +111,8 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
     bounds = estimate.interval(level)
     if series.block is not None and _assignments(series) >= _MIN_ASSIGNMENTS:
         bounds = _randomisation_bounds(series, columns, values, estimate, bounds, seed, level)
-    names += ["expected energy"] if has_expected else []
-    return _effect("switchback", series, estimate, bounds, level, is_relative, names)
+    names = adjusted + names + (["expected energy"] if has_expected else [])
+    return _effect("switchback", days, estimate, bounds, level, is_relative, names)
 
 
 def difference_effect(

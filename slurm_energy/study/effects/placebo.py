@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_energy.study.effects.drawn_periods import has_long_periods
 from slurm_energy.study.effects.effects import (
     EffectEstimate,
-    PeriodSeries,
     difference_effect,
     switchback_effect,
 )
+from slurm_energy.study.effects.period_series import Booleans, PeriodSeries
 
 MAX_FALSE_SHARE = 0.10
 """Permitted share of placebos with an effect. With intervals of 95 % one in twenty is expected."""
@@ -52,27 +53,38 @@ class PlaceboCheck:
 
 
 def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIALS) -> PlaceboCheck | None:
-    """Return the placebo check of the estimator for switchbacks; None with fewer than 8 days.
+    """Return the placebo check of the estimator for switchbacks; None with fewer than 8 periods.
 
     A switchback is an experiment that is switched on and off on random days. The check applies the
     estimator to the baseline, in which nothing was changed. In each trial, days are marked as treated at
-    random. The second week of each pair of weeks has the opposite marks of the first week.
+    random. The second week of each pair of weeks has the opposite marks of the first week. If periods of
+    several days were drawn, whole periods of the baseline are marked, in pairs of neighbours.
     """
     base = series.rows(~series.is_experiment)
     count = len(base.value)
-    if count < _MIN_PERIODS:
+    period = np.arange(count) if base.period is None else np.unique(base.period, return_inverse=True)[1]
+    periods = int(period.max(initial=-1)) + 1
+    if periods < _MIN_PERIODS:
         return None
+    distance = 1 if has_long_periods(base) else 7
     numbers = np.random.default_rng(seed)
     estimates = []
     for _ in range(trials):
-        arm = np.zeros(count, bool)
-        for first in range(0, count, 14):
-            days = np.arange(first, min(first + 14, count))
-            heads = numbers.random(7) < 0.5
-            arm[days] = np.where(days - first < 7, heads[(days - first) % 7], ~heads[(days - first) % 7])
+        arm = _drawn_arms(periods, distance, numbers)[period]
         trial = replace(base, is_treated=arm, is_experiment=np.ones(count, bool), block=None)
         estimates.append(switchback_effect(trial))
     return _checked(estimates)
+
+
+def _drawn_arms(count: int, distance: int, numbers: np.random.Generator) -> Booleans:
+    """Return a random mark for each of `count` periods. Periods that are `distance` apart form pairs."""
+    arm = np.zeros(count, np.bool_)
+    for first in range(0, count, 2 * distance):
+        rows = np.arange(first, min(first + 2 * distance, count))
+        heads = numbers.random(distance) < 0.5
+        place = rows - first
+        arm[rows] = np.where(place < distance, heads[place % distance], ~heads[place % distance])
+    return arm
 
 
 def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> PlaceboCheck | None:

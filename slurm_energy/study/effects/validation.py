@@ -370,7 +370,7 @@ def _remarks(periods: EffectPeriods, check: PlaceboCheck | None, lag: EffectEsti
     if late:
         remarks.append(f"{late} days do not count: the configuration was not that of their arm all day")
     if check is None:
-        remarks.append("the baseline has too few days for a placebo check")
+        remarks.append("the baseline has too few days or periods for a placebo check")
     elif not check.passes:
         remarks.append(
             f"the placebo check fails: {check.false_effects} of {check.trials} imagined deployments in the "

@@ -26,6 +26,8 @@ class EffectDay:
         group: `baseline`, `control` or `treated`.
         value: value of the KPI.
         expected: value expected from the work of the day; NaN means unknown.
+        period: number of the drawn period that contains the day, see `PeriodSeries`; None means that no
+            periods were drawn.
     """
 
     day: str
@@ -33,6 +35,7 @@ class EffectDay:
     group: str
     value: float
     expected: float
+    period: int | None
 
 
 def effect_days(periods: EffectPeriods) -> list[EffectDay]:
@@ -57,7 +60,8 @@ def effect_days(periods: EffectPeriods) -> list[EffectDay]:
                 group = "treated" if series.is_treated[row] else "control"
                 group = group if series.is_experiment[row] else "baseline"
                 day = dates[float(series.start_day[row])]
-                rows.append(EffectDay(day, kpi, group, value, float(expected[row])))
+                period = None if series.period is None else int(series.period[row])
+                rows.append(EffectDay(day, kpi, group, value, float(expected[row]), period))
     return rows
 
 
@@ -65,12 +69,13 @@ def days_csv(days: list[EffectDay]) -> str:
     """Return the daily values of a study as CSV.
 
     Each line contains the value of a KPI on a day, and the value expected from the work of this day. An
-    unknown expected value is written as an empty field.
+    unknown expected value, and the period if none was drawn, are written as empty fields.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["date", "kpi", "group", "value", "expected"])
+    writer.writerow(["date", "kpi", "group", "value", "expected", "period"])
     for one in days:
         expected = "" if one.expected != one.expected else f"{one.expected:.6g}"
-        writer.writerow([one.day, one.kpi, one.group, f"{one.value:.6g}", expected])
+        period = "" if one.period is None else one.period
+        writer.writerow([one.day, one.kpi, one.group, f"{one.value:.6g}", expected, period])
     return buffer.getvalue()

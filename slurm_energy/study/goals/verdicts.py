@@ -15,10 +15,10 @@ from slurm_energy.study.effects.effect_periods import EffectPeriods
 from slurm_energy.study.effects.effects import (
     LEVEL,
     EffectEstimate,
-    PeriodSeries,
     difference_effect,
     switchback_effect,
 )
+from slurm_energy.study.effects.period_series import PeriodSeries
 from slurm_energy.study.goals.indicators import Direction
 from slurm_energy.study.goals.objective import StudyLimit, StudyTarget
 

@@ -32,16 +32,18 @@ main["relative"] = main.value / main.expected.fillna(1.0)
 main.pivot_table(index="date", columns="group", values="relative").plot(style="o", title={kpi!r})
 """
 _AGAIN = """\
-from slurm_energy.study.effects.effects import PeriodSeries, switchback_effect, difference_effect
+from slurm_energy.study.effects.effects import switchback_effect, difference_effect
+from slurm_energy.study.effects.period_series import PeriodSeries
 import numpy as np
 
-one = main[main.group != "control"] if report["results"]["validate"]["design"] != "switchback" else main
+is_switchback = report["results"]["validate"]["design"] == "switchback"
+one = main[main.group != "control"] if not is_switchback else main
 day = (one.date - pd.Timestamp("1970-01-01")).dt.days.to_numpy(float)
 series = PeriodSeries(
     day, one.date.dt.day_of_week.to_numpy(), (one.group == "treated").to_numpy(),
     (one.group != "baseline").to_numpy(), one.relative.to_numpy(),
+    period=one.period.to_numpy() if is_switchback and "period" in one else None,
 )
-is_switchback = report["results"]["validate"]["design"] == "switchback"
 switchback_effect(series) if is_switchback else difference_effect(series, None)
 """
 
