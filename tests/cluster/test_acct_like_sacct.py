@@ -10,7 +10,9 @@ import io
 import json
 import os
 import re
+import subprocess
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,13 @@ from slurm_energy.slurm.sacct_fields import fields_of
 from slurm_energy.slurm.sacct_options import SACCT_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
+DURATION_S = 240
+"""Time of this test, at most: its jobs are of one day, because both commands show the jobs since midnight."""
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.root,
     pytest.mark.other_user,
+    pytest.mark.timeout(600),
     pytest.mark.lab(profiles=["xeon-8358", "xeon-8358"], energy={"agent": {"live_report_s": 1.0}}),
 ]
 
@@ -52,6 +57,10 @@ def test_both_commands_over_the_same_jobs(login: LabDriver, monkeypatch: pytest.
 
     The jobs are submitted only once. A new test would cancel the jobs that wait or run.
     """
+    year, month, day, *_ = time.localtime()
+    left_s = time.mktime((year, month, day + 1, 0, 0, 0, 0, 0, -1)) - time.time()
+    if left_s < DURATION_S:
+        time.sleep(left_s + 1)
     jobs = varied_jobs.submit(login)
     both_print_the_same_rows(login, jobs)
     both_follow_the_environment(login, monkeypatch)
@@ -84,18 +93,41 @@ def stripped(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
+def side_by_side(
+    lab: LabDriver, arguments: Sequence[str], view: Callable[[str], Any] = stripped, **more: Any
+) -> tuple[subprocess.CompletedProcess[str], tuple[int, str, str]]:
+    """Run sacct and `senergy acct` with the same arguments at a time at which the jobs do not change.
+
+    Values of a job that runs or waits change from one second to the next. sacct therefore runs before and
+    after `senergy acct`, until both of its outputs are equal.
+
+    Args:
+        lab: the cluster.
+        arguments: options of both commands.
+        view: function that returns the part of sacct's output that has to stay the same.
+        **more: options of `LabDriver.run` for sacct.
+
+    Returns:
+        The results of sacct and of `run_acct`.
+    """
+    deadline = time.monotonic() + 60
+    while True:
+        before = lab.run("sacct", *arguments, check=False, **more)
+        ours = run_acct(*arguments)
+        after = lab.run("sacct", *arguments, check=False, **more)
+        if view(before.stdout) == view(after.stdout):
+            return after, ours
+        assert time.monotonic() < deadline, (arguments, before.stdout, after.stdout)
+        time.sleep(1 - time.time() % 1)  # the values then stay the same for up to a second
+
+
 def both_print_the_same_rows(lab: LabDriver, jobs: dict[str, int]) -> None:
     differing = []
     table = []
     for case in CASES:
         arguments = re.sub(r"\{(\w+)\}", lambda match: str(jobs[match[1]]), case).split(" ")
-        # A running job becomes older between the two calls.
-        for _ in range(3):
-            done = lab.run("sacct", *arguments, check=False)
-            code, ours, _ = run_acct(*arguments)
-            theirs = done.stdout
-            if stripped(theirs) == stripped(ours):
-                break
+        done, (code, ours, _) = side_by_side(lab, arguments)
+        theirs = done.stdout
         if done.returncode != 0:  # sacct 26.05 does not know the user nobody
             assert (code, ours) == (2, ""), case
             continue
@@ -123,8 +155,9 @@ def both_follow_the_environment(lab: LabDriver, monkeypatch: pytest.MonkeyPatch)
             with monkeypatch.context() as patch:
                 patch.setenv(name, value)
                 time.tzset()
-                theirs = lab.run("sacct", *arguments, env={name: value}).stdout
-                assert stripped(theirs) == stripped(acct(*arguments)), (name, value)
+                done, (code, ours, _) = side_by_side(lab, arguments, env={name: value})
+                assert (done.returncode, code) == (0, 0), (name, value)
+                assert stripped(done.stdout) == stripped(ours), (name, value)
     time.tzset()
 
 
@@ -195,8 +228,9 @@ def test_every_field_of_the_installed_sacct_is_known_with_its_width(login: LabDr
 
 def the_document_has_the_keys_and_types_of_sacct(lab: LabDriver, jobs: dict[str, int]) -> None:
     ids = ",".join(str(jobs[name]) for name in ("plain", "array", "requeued", "running"))
-    theirs = json.loads(lab.run("sacct", "--json", "-j", ids).stdout)
-    ours = json.loads(acct("--json", "-j", ids))
+    done, (code, printed, _) = side_by_side(lab, ("--json", "-j", ids), lambda text: shape(json.loads(text)))
+    assert (done.returncode, code) == (0, 0)
+    theirs, ours = json.loads(done.stdout), json.loads(printed)
     extra = [job.pop("energy") for job in ours["jobs"]]
     extra += [step.pop("energy") for job in ours["jobs"] for step in job["steps"]]
     assert any(item and item["energy_joules"] for item in extra)
