@@ -29,6 +29,7 @@ DURATION_S = 180
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.root,
+    pytest.mark.timeout(600),
     pytest.mark.lab(
         profiles=["xeon-8358", "xeon-8358"],
         users={"nobody": 1, "games": 1, "mail": 1},
