@@ -28,7 +28,7 @@ pytestmark = [
 MAX_WATTS = 2500.0
 """More than a node of the lab draws."""
 GEMM = "senergy lab run gemm --cpu --seconds"
-UNEVEN = "srun -n4 --exact -c1 sh -c 'sleep $SLURM_PROCID'"
+UNEVEN = "srun -n4 --exact -c1 sh -c 'sleep $SLURM_PROCID && {}'"
 """Tasks that end one after the other: Slurm then continues with the zeroed struct of another task."""
 
 
@@ -65,20 +65,35 @@ def records(lab: LabDriver, *jobs: int) -> dict[int, dict[str, dict]]:
     return rows
 
 
-def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expected: set[str]) -> None:
+def stamp(lab: LabDriver, step: str) -> str:
+    """Return the last command of a task: it writes the time into a file of its own, see `last_task_end`."""
+    return f"date +%s.%N > {lab.layout.root}/ended.$SLURM_JOB_ID.{step}.$SLURM_PROCID"
+
+
+def last_task_end(lab: LabDriver, job: int, row: str) -> float:
+    """Return when the last task of a step of an ended job ended, in Unix seconds.
+
+    The external step, whose energy is that of the job, ends after the batch script.
+    """
+    step = "batch" if row in ("job", "extern") else row
+    return max(float(path.read_text()) for path in lab.layout.root.glob(f"ended.{job}.{step}.*"))
+
+
+def assert_rows_agree(
+    lab: LabDriver, recorder: TruthRecorder, job: int, shown: dict[str, int], ours: dict[str, dict]
+) -> None:
     """Check that sacct and the energy records agree within 2 % for every row of a job.
 
     Slurm polls a step for the last time when its last task ends. The record ends later, when
-    slurmstepd has cleaned up. The tolerance therefore also includes the job's energy in half a
-    second, and in moments in which this machine stood still.
+    slurmstepd has cleaned up. The tolerance therefore also includes the job's energy in this time and
+    in half a second, and in moments in which this machine stood still.
     """
-    shown, ours = sacct(lab, job), records(lab, job)[job]
-    assert shown.keys() == expected
     whole = ours["job"]
     for name, value in shown.items():
         record = ours[name]
         joules = record["energy_joules"]
-        late_s = 0.5 + recorder.stalled_s(record["end"] - 1, record["end"] + 1)
+        ended = min(last_task_end(lab, job, name), record["end"])
+        late_s = 0.5 + record["end"] - ended + recorder.stalled_s(ended - 1, record["end"] + 1)
         late_joules = late_s * whole["energy_joules"] / (whole["end"] - whole["start"])
         deviation = f"{value / joules - 1:+.2%}" if joules else "no energy in the record"
         print(f"job {job} row {name}: sacct {value} J, record {joules:.1f} J, {deviation}")
@@ -92,23 +107,25 @@ def test_sacct_agrees_with_our_records(lab: LabDriver):
     share another node; one of these jobs uses GPUs.
     """
     seen = lab.layout.root / "seen"
-    until_seen = f"{GEMM} 5; until [ -e {seen} ]; do sleep 0.2; done"
+    first, second, end = (stamp(lab, step) for step in ("0", "1", "batch"))
+    until_seen = f"{GEMM} 5 && until [ -e {seen} ]; do sleep 0.2; done && {second}"
     with TruthRecorder(lab, "n1") as n1, TruthRecorder(lab, "n2") as n2:
-        alone = lab.sbatch(f"{UNEVEN}; srun -n1 sh -c '{until_seen}'; {GEMM} 2", "--exclusive", "-wn1")
-        cpu_job = lab.sbatch(f"srun -n1 -c16 {GEMM} 2", "-wn2", "-n1", "-c16")
-        gpu_job = lab.sbatch("srun -n1 senergy lab run gemm --gpu --seconds 6", "-wn2", "-n1", "--gres=gpu:2")
-        no_srun = lab.sbatch(f"{GEMM} 1", "-wn2", "-n1", "-c8")
+        steps = f"{UNEVEN.format(first)} && srun -n1 sh -c '{until_seen}'"
+        alone = lab.sbatch(f"{steps} && {GEMM} 2 && {end}", "--exclusive", "-wn1")
+        cpu_job = lab.sbatch(f"srun -n1 -c16 sh -c '{GEMM} 2 && {first}' && {end}", "-wn2", "-n1", "-c16")
+        gpu_step = f"srun -n1 sh -c 'senergy lab run gemm --gpu --seconds 6 && {first}'"
+        gpu_job = lab.sbatch(f"{gpu_step} && {end}", "-wn2", "-n1", "--gres=gpu:2")
+        no_srun = lab.sbatch(f"{GEMM} 1 && {end}", "-wn2", "-n1", "-c8")
         running = live_joules(lab, gpu_job)
         watts = node_watts(lab, "n2", lambda value: value > 300)
         before, without, after = joules_around_a_kill(lab, alone, "1")
         seen.touch()
         jobs = (alone, cpu_job, gpu_job, no_srun)
         assert [lab.wait(job) for job in jobs] == ["COMPLETED"] * 4
-    assert_rows_agree(lab, n1, alone, {"job", "batch", "extern", "0", "1"})
-    assert_rows_agree(lab, n2, cpu_job, {"job", "batch", "extern", "0"})
-    assert_rows_agree(lab, n2, gpu_job, {"job", "batch", "extern", "0"})
-    assert_rows_agree(lab, n2, no_srun, {"job", "batch", "extern"})
-    rows = {job: sacct(lab, job) for job in jobs}
+        rows, ours = {job: sacct(lab, job) for job in jobs}, records(lab, *jobs)
+    for job, steps_of_job in zip(jobs, ({"0", "1"}, {"0"}, {"0"}, set()), strict=True):
+        assert rows[job].keys() == {"job", "batch", "extern"} | steps_of_job
+        assert_rows_agree(lab, n1 if job == alone else n2, job, rows[job], ours[job])
     assert all(row["job"] == row["extern"] for row in rows.values())
     assert 0 < running <= rows[gpu_job]["extern"]
     assert before <= without <= after <= rows[alone]["1"]
@@ -157,10 +174,11 @@ def assert_sreport_sums(lab: LabDriver, rows: dict[int, dict[str, int]]) -> None
 
     slurmdbd rolls up an hour when the hour is over. The test requests the roll-up of this hour.
     """
-    spans = [records(lab, job)[job]["job"] for job in rows]
-    hour = int(min(span["start"] for span in spans)) // 3600 * 3600
-    if max(span["end"] for span in spans) >= hour + 3600 - 1:
-        return  # Slurm books the job in both hours
+    argv = ["sacct", "-X", "-n", "-P", "-j", ",".join(map(str, rows)), "-o", "Start,End"]
+    spans = lab.run(*argv, env={"SLURM_TIME_FORMAT": "%s"}).stdout.replace("|", " ").split()
+    hour = min(map(int, spans)) // 3600 * 3600
+    if max(map(int, spans)) >= hour + 3600:
+        return  # Slurm books a job in both hours
     roll_up(lab, hour, hour + 3600)
     start, end = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)) for at in (hour, hour + 3600))
     argv = ["sreport", "-n", "-P", "-T", "energy", "-t", "seconds", "cluster", "AccountUtilizationByUser"]

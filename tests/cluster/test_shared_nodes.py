@@ -157,7 +157,8 @@ def judge(lab: LabDriver, idle_watts: dict[str, float], loads: dict[str, Load]) 
     """Run jobs side by side and compare their records with the energy that they caused."""
     with TruthRecorder(lab, NODE, jobs=True) as recorder:
         ids = run_together(lab, loads)
-    for name, record in records(lab, ids).items():
+        of_jobs = records(lab, ids)  # they may end later than the jobs in Slurm
+    for name, record in of_jobs.items():
         share = loads[name].cores / CORES
         static_watts = {part: watts * share for part, watts in idle_watts.items()}
         found, (least, most) = joules(record), caused(recorder, ids[name], record, static_watts)
@@ -191,7 +192,7 @@ def test_a_job_with_the_whole_node_pays_for_its_meter(lab: LabDriver):
     with TruthRecorder(lab, NODE) as recorder:
         job = lab.sbatch("senergy lab run gemm --seconds 10", "--exclusive", f"-w{NODE}")
         assert lab.wait(job) == "COMPLETED"
-    record = records(lab, {"whole": job})["whole"]
+        record = records(lab, {"whole": job})["whole"]
     found = joules(record)
     node = found.pop("node")
     assert node == pytest.approx(math.fsum(found.values()), abs=1e-6)

@@ -76,10 +76,10 @@ def _run(lab: LabDriver) -> Run:
         )
         watts = _watts_by_slurm(lab, job)
         assert lab.wait(job) == "COMPLETED"
+        (label,) = judges.acct(lab, job, steps=True)  # it may end later than the job in Slurm
     assert (
         250 < watts < CAP_WATTS
     )  # the power that Slurm measures on a node that is capped including its DRAM
-    (label,) = judges.acct(lab, job, steps=True)
     step = next(
         step["energy"] for step in label["steps"] if step["step"]["name"] != "batch" and step["energy"]
     )
