@@ -30,6 +30,8 @@ from slurm_energy.reports.trace import encode_trace
 
 pytestmark = pytest.mark.slow
 SERVERS = ("mariadb", "postgresql")
+LOCK_WAIT_S = "slurm_energy.accounting.backends.LOCK_WAIT_S"
+"""Long where the lock must be granted: a server notices late that the earlier session has ended."""
 SLEEP = {"mariadb": "SELECT sleep(60)", "postgresql": "SELECT pg_sleep(60)"}
 
 
@@ -58,11 +60,13 @@ def open_store():
 
 
 def test_a_second_controller_is_refused_until_the_first_ends(location, monkeypatch):
-    monkeypatch.setattr("slurm_energy.accounting.backends.LOCK_WAIT_S", 0)
+    monkeypatch.setattr(LOCK_WAIT_S, 60)
     first = Store(location)
+    monkeypatch.setattr(LOCK_WAIT_S, 0)
     with pytest.raises(AlreadyRunningError, match="used by another senergyctld") as refusal:
         Store(location)
     assert refusal.value.exit_code == 7
+    monkeypatch.setattr(LOCK_WAIT_S, 60)
     first.close()
     Store(location).close()
 
@@ -72,7 +76,7 @@ def test_a_writer_that_lost_its_lock_writes_no_more(location, open_store, monkey
 
     It loses the lock with its connection. Another controller may then have taken the database.
     """
-    monkeypatch.setattr("slurm_energy.accounting.backends.LOCK_WAIT_S", 0)
+    monkeypatch.setattr(LOCK_WAIT_S, 60)
     monkeypatch.setattr(store_module, "_IDLE_S", 0.0)
     monkeypatch.setattr(store_module, "_RETRY_S", 0.0)
     first = open_store(location)
@@ -84,11 +88,11 @@ def test_a_writer_that_lost_its_lock_writes_no_more(location, open_store, monkey
         await first.write(disconnect)
         second = open_store(location)
         items, _ = record_store.read_items([item()])
+        monkeypatch.setattr(LOCK_WAIT_S, 0)
         with pytest.raises(UnavailableError, match="used by another senergyctld"):
             await first.write(record_store.store, items, 1.0)
+        monkeypatch.setattr(LOCK_WAIT_S, 60)
         second.close()
-        # A server releases the lock when it notices the end of the connection, which may take a moment.
-        monkeypatch.setattr("slurm_energy.accounting.backends.LOCK_WAIT_S", 60)
         return await first.write(record_store.store, items, 1.0)
 
     assert len(asyncio.run(story())[0]) == 1
@@ -97,8 +101,9 @@ def test_a_writer_that_lost_its_lock_writes_no_more(location, open_store, monkey
 def test_an_idle_controller_takes_its_lock_again(server, location, open_store, monkeypatch):
     for name, seconds in (("_KEEP_INTERVAL_S", 0.05), ("_IDLE_S", 0.0), ("_RETRY_S", 0.0)):
         monkeypatch.setattr(store_module, name, seconds)
-    monkeypatch.setattr("slurm_energy.accounting.backends.LOCK_WAIT_S", 0)
+    monkeypatch.setattr(LOCK_WAIT_S, 60)
     open_store(location)
+    monkeypatch.setattr(LOCK_WAIT_S, 0)
     server.kill()
     server.start()
     deadline_s = time.monotonic() + 60
