@@ -105,6 +105,7 @@ def budget(cluster):
     made = Budget(cluster, "licenses")
     yield made
     made.end()
+    _set_partition(cluster, "UP")
     _cancel(cluster)
 
 
@@ -138,6 +139,12 @@ def measured_budget(cluster):
     _cancel(cluster)
 
 
+def _set_partition(cluster, state):
+    """Set the state of the partition to UP or DOWN. While it is DOWN, Slurm starts no job."""
+    done = cluster.run("scontrol", "update", "PartitionName=all", f"State={state}")
+    assert done.returncode == 0, done.stderr
+
+
 def _cancel(cluster):
     cluster.run("scancel", *cluster.run("squeue", "-h", "-o", "%A").stdout.split())
     wait_until(lambda: not cluster.run("squeue", "-h").stdout, "end of all jobs", cluster)
@@ -147,8 +154,8 @@ def _cancel(cluster):
 def sbatch(cluster):
     """Return a function that submits a job as an ordinary user and returns its id."""
 
-    def submit(*options, name="job", seconds=100):
-        script = cluster.script(f"sleep {seconds}")
+    def submit(*options, name="job"):
+        script = cluster.script("sleep 100")
         words = ("--parsable", "--output=/dev/null", f"--job-name={name}", "-t5")
         done = cluster.run("sbatch", *words, *options, script, user=USER)
         assert done.returncode == 0, done.stderr
@@ -250,7 +257,7 @@ def test_free_licenses_follow_the_headroom(cluster, budget, sbatch):
 
 def test_jobs_run_together_if_the_power_allows_and_one_by_one_otherwise(cluster, budget, sbatch):
     budget.update(400.0)
-    together = [sbatch("-n2", seconds=2), sbatch("-n2", seconds=2)]
+    together = [sbatch("-n2"), sbatch("-n2")]
     wait_until(lambda: all(state(cluster, job) == "RUNNING" for job in together), "both jobs", cluster)
     _cancel(cluster)
     budget.update(300.0)
@@ -270,17 +277,21 @@ def test_backfill_keeps_the_power_of_a_large_job_and_starts_small_ones_in_the_ga
     wait_until(lambda: state(cluster, running) == "RUNNING", "running job", cluster)
     budget.update(200.0, counted=[running])
     large = sbatch("-n6", "-t5")
-    small, long = sbatch("-n1", "-t1", "--begin=now+2"), sbatch("-n1", "-t5", "--begin=now+2")
+    _set_partition(cluster, "DOWN")  # no job starts before the update of the budget
+    small, long = sbatch("-n1", "-t1"), sbatch("-n1", "-t5")
     report = budget.update(200.0, counted=[running])
+    _set_partition(cluster, "UP")
     assert report.waiting[long] == (
         f"held by senergyctld: it would delay job {large}, which waits for power under budget 'site'"
     )
     wait_until(lambda: state(cluster, small) == "RUNNING", "job in the gap", cluster)
     assert [state(cluster, job) for job in (large, long)] == ["PENDING", "PENDING"]
+    _set_partition(cluster, "DOWN")
     cluster.run("scancel", str(running), str(small))
     # Until the epilog of the large job's node has ended, Slurm would start the long job in its place.
     taken = f"held by senergyctld: it would take the power of job {large}, whose nodes are not free yet"
     assert budget.update(600.0).waiting == {long: taken}
+    _set_partition(cluster, "UP")
     wait_until(lambda: state(cluster, large) == "RUNNING", "large job", cluster)
     assert budget.update(100.0, counted=[large]).waiting == {}
     wait_until(lambda: state(cluster, long) == "RUNNING", "released job", cluster)
