@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.lab(
         profiles=["xeon-8358"],
         overrides=SMALL_NODE | {"cpu.cores_per_package": CORES, "cpu.turbo_bins": [[CORES, 3400000]]},
-        slurm=("SchedulerType=sched/builtin",),
+        slurm=("SchedulerType=sched/builtin", "OverTimeLimit=10"),
         priority="portable",
         energy={"priority": {"policy": POLICY, "interval_s": 1.0, "age_weight": 0.0}},
         users={ATTACKER: 1, **dict.fromkeys(HONEST, 1)},
@@ -154,7 +154,9 @@ def test_a_running_overrun_counts_against_the_next_job_also_after_a_restart(queu
     usual = {"name": "usual", "partition": "all", "nodes": 1, "cpus": CORES, "gpus": 0, "time_limit_s": 60.0}
     remember_runs(lab, [ATTACKER], 50, 6.0, account="lab", policy="monitor", **usual)
     queue.close()
-    job = lab.sbatch("sleep 25", "-J", "over", "--time=1", "--exclusive", user=ATTACKER)
+    seen = lab.layout.root / "seen"
+    script = f"sleep 25; until [ -e {seen} ]; do sleep 0.5; done"
+    job = lab.sbatch(script, "-J", "over", "--time=1", "--exclusive", user=ATTACKER)
     queue.ranked([job], POLICY)
     queue.open()
     queue.until(lambda: lab.job(job)["JobState"] == "RUNNING", "the job's start")
@@ -171,6 +173,7 @@ def test_a_running_overrun_counts_against_the_next_job_also_after_a_restart(queu
     assert factor(honest) == 1.0
     queue.close()
     lab.run("scancel", str(next_one), str(honest))
+    seen.touch()
     assert lab.wait(job) == "COMPLETED"
     learned(queue, "over", 1)
 
