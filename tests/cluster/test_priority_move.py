@@ -49,6 +49,11 @@ def asked(lab: LabDriver, *command: str) -> dict[str, Any]:
     return json.loads(lab.run("senergy", *command, "--json").stdout)
 
 
+def experiment(lab: LabDriver, *options: str) -> dict[str, Any]:
+    """Return the output of `senergy experiment` for the last hour. The default is the time since midnight."""
+    return asked(lab, "experiment", "-a", "-S", "now-1hour", *options)
+
+
 def slurms_order(lab: LabDriver) -> list[int]:
     lines = lab.run("squeue", "-h", "-t", "PD", "-S", "-p,i", "-o", "%A").stdout.split()
     return [int(line) for line in lines]
@@ -110,10 +115,10 @@ def test_shadow_then_portable_then_back(lab: LabDriver) -> None:
     lab.run("scancel", str(running))
     for job in (*by_edp, newcomer):
         lab.wait(job)
-    report = until(lambda: _told(lab, 4), lambda: asked(lab, "experiment", "-a"))
+    report = until(lambda: _told(lab, 4), lambda: experiment(lab))
     assert report["total"]["job_energy_joules"] > 0
     assert [group["name"] for group in report["groups"]] == ["root"]
-    until(lambda: _agree(lab), lambda: (asked(lab, "share"), asked(lab, "experiment", "-a")))
+    until(lambda: _agree(lab), lambda: (asked(lab, "share"), experiment(lab)))
 
 
 def _is_off(lab: LabDriver) -> bool:
@@ -145,7 +150,7 @@ def _told(lab: LabDriver, completed: int) -> dict[str, Any] | None:
 
     The result is None until all records and Slurm's data about the jobs have arrived.
     """
-    report = asked(lab, "experiment", "-a", "--by", "user")
+    report = experiment(lab, "--by", "user")
     states = report["total"]["states"]
     return report if states == {"COMPLETED": completed, "CANCELLED": 1} else None
 
@@ -159,4 +164,4 @@ def _agree(lab: LabDriver) -> bool:
     used = [row["energy_joules"] for row in rows if (row["account"], row["user"]) == ("root", "root")]
     if not used or not {row["account"] for row in rows} >= {"root", "lab"}:  # no cycle since it was off
         return False
-    return used[0] == pytest.approx(asked(lab, "experiment", "-a")["total"]["job_energy_joules"], rel=0.01)
+    return used[0] == pytest.approx(experiment(lab)["total"]["job_energy_joules"], rel=0.01)

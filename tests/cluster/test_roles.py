@@ -50,7 +50,7 @@ def jobs(lab):
 
 
 def accounts(lab):
-    jobs = json.loads(lab.run("senergy", "acct", "-a", "-X", "--json").stdout)["jobs"]
+    jobs = json.loads(lab.run("senergy", "acct", "-a", "-X", "-S", "now-1hour", "--json").stdout)["jobs"]
     return {job["account"] for job in jobs if job["energy"] and job["energy"]["missing_nodes"] == 0}
 
 
@@ -60,7 +60,7 @@ def seen(lab, user, *options):
     The result is a tuple: the scope, the ids of the jobs whose energy the user can see, and the notes on
     standard error.
     """
-    done = lab.run("senergy", "acct", "-X", "--json", *options, user=user)
+    done = lab.run("senergy", "acct", "-X", "-S", "now-1hour", "--json", *options, user=user)
     answer = json.loads(done.stdout)
     visible = {job["job_id"] for job in answer["jobs"] if job["energy"]}
     return answer["meta"]["senergy"]["scope"], visible, done.stderr
@@ -79,8 +79,7 @@ def test_roles_in_slurm_count(lab, jobs):
     assert seen(lab, "news", "-a") == ("all", {theirs, others}, "")
     scope, ids, noted = seen(lab, "mail", "-a")
     assert (scope, ids) == ("own", {theirs}) and noted.count("of other users is not shown") == 1
-    for command in ("experiment", "prio", "share"):
-        options = ["-a"] if command != "prio" else []
+    for command, options in (("experiment", ["-a", "-S", "now-1hour"]), ("prio", []), ("share", ["-a"])):
         assert (
             "jobs of other users are not shown" in lab.run("senergy", command, *options, user="mail").stderr
         )
