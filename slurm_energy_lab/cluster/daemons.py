@@ -96,14 +96,14 @@ def _nvml(plan: DaemonPlan) -> StartupStep:
     code = f"{imports}; build_nvml(pathlib.Path(sys.argv[1]))"
     argv = [sys.executable, "-c", code, str(plan.layout.lib)]
     environment = {**_compiling(plan), "XDG_CACHE_HOME": str(build_cache.cache_folder().parent)}
-    return StartupStep("NVML library", plan.log("nvml"), argv, env=environment, timeout_s=60)
+    return StartupStep("NVML library", plan.log("nvml"), argv, env=environment)
 
 
 def _task_plugin(plan: DaemonPlan) -> StartupStep:
     source = SOURCES / "lab_tasks.c"
     argv = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra"]
     argv += ["-o", f"{plan.layout.lib}/lab_tasks.so", str(source)]
-    return StartupStep("task plugin", plan.log("lab_tasks"), argv, env=_compiling(plan), timeout_s=60)
+    return StartupStep("task plugin", plan.log("lab_tasks"), argv, env=_compiling(plan))
 
 
 def _compiling(plan: DaemonPlan) -> dict[str, str]:
@@ -135,7 +135,6 @@ def _accounting(plan: DaemonPlan) -> list[StartupStep]:
             build_cache.copy_or_make(
                 _database_name(install), layout.state / "mysql", ["mariadb-install-db", *database, *install]
             ),
-            timeout_s=60,
         ),
         StartupStep(
             "mariadbd",
@@ -191,7 +190,7 @@ def _energy_plugin(plan: DaemonPlan) -> StartupStep:
     build = 'mkdir -p "$2" && exec make --no-print-directory -C "$1" energy OUTPUT="$2" SLURM_PREFIX="$3"'
     argv = ["sh", "-ec", build, "sh", str(plugin_sources()), str(plan.layout.slurm_plugins)]
     argv.append(str(installation.find().prefix))
-    return StartupStep("energy plugin", plan.log("energy-plugin"), argv, env=_compiling(plan), timeout_s=60)
+    return StartupStep("energy plugin", plan.log("energy-plugin"), argv, env=_compiling(plan))
 
 
 def _slurmctld(plan: DaemonPlan) -> StartupStep:

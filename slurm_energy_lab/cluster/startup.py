@@ -40,7 +40,7 @@ class StartupStep:
     needs: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[], bool] | None = None
-    timeout_s: float = 30.0
+    timeout_s: float = 120.0
 
 
 StepReport = Callable[[StartupStep, float], None]
