@@ -24,7 +24,7 @@ from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy_lab.cluster import processes
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 NOBODY = 65534
 RUNS_AS = str(os.getuid())
 

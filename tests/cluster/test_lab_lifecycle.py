@@ -95,7 +95,13 @@ def kill_first_process(lab: Lab, node: str | None) -> None:
 def senergy(root: Path, *argv: str, **options) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "SENERGY_LAB_DIR": str(root)}
     return subprocess.run(
-        [*SENERGY, *argv], env=environment, capture_output=True, text=True, timeout=90, check=False, **options
+        [*SENERGY, *argv],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        **options,
     )
 
 
@@ -131,7 +137,7 @@ def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
     program = Path(sys.executable).with_name("senergy")  # as make calls it: not in PATH
     argv = [program, "lab", "up", "--dir", root, "--nodes", nodes_file, *SMALL]
     first = subprocess.run(
-        argv, env={"PATH": SYSTEM_PATH}, capture_output=True, text=True, timeout=90, check=False
+        argv, env={"PATH": SYSTEM_PATH}, capture_output=True, text=True, timeout=240, check=False
     )
     assert first.returncode == 0, first.stderr
     assert re.search(r"^  box slurmd +\d+\.\d\d s$", first.stdout, re.MULTILINE)
@@ -178,11 +184,11 @@ def test_overrides_and_settings_reach_node_and_slurm(root: Path, nodes_file: Pat
     assert up.returncode == 0, up.stderr
     lab = lifecycle.running_lab(layout.locate_lab(root))
     environment = {**os.environ, **lab.environment()}
-    config = subprocess.check_output(["scontrol", "show", "config"], env=environment, text=True, timeout=30)
+    config = subprocess.check_output(["scontrol", "show", "config"], env=environment, text=True, timeout=120)
     assert re.search(r"KillWait += 17 sec", config)
     assert re.search(r"MaxArraySize += 77", config)
     node = subprocess.check_output(
-        ["scontrol", "show", "node", "box"], env=environment, text=True, timeout=30
+        ["scontrol", "show", "node", "box"], env=environment, text=True, timeout=120
     )
     assert "RealMemory=4096" in node
 
@@ -302,7 +308,7 @@ def test_a_machine_without_hosts_file_and_slurm_directory(root: Path, nodes_file
     script = f"mount -t overlay etc -o {options} /etc && rm -rf /etc/hosts /etc/hostname /etc/slurm && {up}"
     environment = {**os.environ, "SENERGY_LAB_DIR": str(root)}
     argv = ["unshare", "-m", "--propagation", "private", "sh", "-c", script]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=240, check=False)
     if "mount:" in done.stderr:
         pytest.skip(f"no overlay file system here: {done.stderr}")
     assert done.returncode == 0, done.stderr

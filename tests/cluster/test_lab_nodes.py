@@ -227,7 +227,7 @@ def test_env_makes_any_shell_the_login_node(lab: LabDriver):
     script = f'eval "$({sys.executable} -m slurm_energy.cli.main lab env)"; sinfo -h -o %D -p all'
     environment = {"PATH": os.environ["PATH"], "SENERGY_LAB_DIR": str(lab.layout.root)}
     done = subprocess.run(
-        ["sh", "-c", script], env=environment, capture_output=True, text=True, timeout=30, check=True
+        ["sh", "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.strip() == "4"
 

@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 
 def test_a_campaign_as_a_job_array(lab: LabDriver, folder: Path):
     command = [PYTHON, "-m", "slurm_energy.cli.main", "simulate", str(folder / "small.toml"), "--json"]
-    here = json.loads(lab.run(*command).stdout)
+    here = json.loads(lab.run(*command, timeout=240).stdout)
     out = folder / "out"
     array = [*command, "--out", str(out), "--jobs", "2", "--slurm=--time=5 --exclusive"]
     done = lab.run(*array, timeout=280)
@@ -50,7 +50,7 @@ def test_a_campaign_as_a_job_array(lab: LabDriver, folder: Path):
     assert len(list(out.glob("slurm-*_[01].out"))) == 2  # two tasks of the array have run
     assert {path.stem for path in (out / "runs").iterdir()} == {"fcfs-0", "fcfs-1", "sjf-0", "sjf-1"}
     (out / "runs/sjf-1.json").unlink()
-    refused = lab.run(*array[:-1], "--slurm=--partition=nowhere", check=False)
+    refused = lab.run(*array[:-1], "--slurm=--partition=nowhere", check=False, timeout=240)
     assert refused.returncode == 4 and "invalid partition" in refused.stderr.lower()
     assert refused.stderr.count("\n") == 1
 
@@ -65,6 +65,6 @@ def test_an_ended_command_cancels_its_array(lab: LabDriver, folder: Path):
         waiting = lab.run("squeue", "--me", "--name=senergy-simulate", "-h", "-tPENDING", "-o%F").stdout
         assert waiting.split() == [found[1]]
         child.terminate()
-        error = child.communicate(timeout=60)[1]
+        error = child.communicate(timeout=240)[1]
     assert f"array {found[1]} is cancelled" in error
     assert lab.wait(int(found[1])) == "CANCELLED"

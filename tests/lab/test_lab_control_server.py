@@ -29,7 +29,7 @@ from slurm_energy_lab.tree.entries import Tree
 from slurm_energy_lab.tree.hwmon import AcpiPowerMeter
 from slurm_energy_lab.tree.job_cgroups import JobCgroups
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="ops job and fault are for root only")
 

@@ -99,7 +99,7 @@ class NodeAgent:
 
     def ask(self, **message: Any) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(30)
+            connection.settimeout(120)
             connection.connect(str(self.socket))
             connection.sendall(json.dumps(message).encode() + b"\n")
             with connection.makefile("rb") as lines:

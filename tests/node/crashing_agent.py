@@ -25,7 +25,7 @@ from slurm_energy.agent.state.deferred_messages import SUFFIX
 HERE = Path(__file__).parent
 HOOK = HERE.parents[1] / "prolog_epilog/senergy-hook"
 _TAMPERING = struct.Struct("<3q")
-_START_S = 30.0
+_START_S = 120.0
 _GPU_LIMIT_AT, _GPU_PERSISTENCE_AT = 28, 60
 """Offsets in a GPU's record, see slurm_energy_lab/native/nvidia_device.h."""
 
@@ -180,7 +180,7 @@ class CrashingAgent(NodeAgent):
         command = [str(HOOK), operation, "--socket", str(self.socket)]
         if patient:
             command += ["--connect-timeout-ms", "20000", "--reply-timeout-ms", "20000"]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
     def journal(self) -> list[str]:
         """Return the names of the changed settings in the journal of senergyd.
@@ -249,7 +249,7 @@ class CrashingAgent(NodeAgent):
         self.kill()
         assert self._launcher.stdin and self._launcher.stdout
         self._launcher.stdin.close()
-        self._launcher.wait(timeout=30)
+        self._launcher.wait(timeout=120)
         self._launcher.stdout.close()
 
     def remove(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_energy_lab.nvml_library import build_nvml
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 120
 COMMAND_TIMEOUT_S = 60
 INSIDE = Path(__file__).with_name("inside.py")
 

@@ -28,7 +28,7 @@ from crashing_agent import HOOK, CrashingAgent
 SEED = int(os.environ.get("SENERGY_KILL_SEED", "20261121"))
 ROUNDS = int(os.environ.get("SENERGY_KILL_ROUNDS", "15"))
 ONLY = os.environ.get("SENERGY_KILL_ONLY")
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 CHANGES = {"begin": 20, "end": 20, "step": 10, "set": 10, "sample": 1, "start": 20}
 SECONDS = {"begin": 0.02, "end": 0.02, "step": 0.03, "set": 0.02, "sample": 0.03, "start": 0.12}
 """Changes of files and duration of an operation, until the first of its kind and policy was measured."""

@@ -81,7 +81,7 @@ def test_what_a_killed_emulator_left_is_replaced(place):
 def test_wrong_options_end_with_one_line(place, arguments, code, text):
     command = [sys.executable, "-m", "slurm_energy_lab.emulator.main", "--name", "n1", *arguments]
     command += ["--mount", str(place / "fuse"), "--socket", str(place / "sock")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code
     assert text in done.stderr and done.stderr.count("\n") == 1
     assert not (place / "sock").exists()

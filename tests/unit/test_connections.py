@@ -338,7 +338,7 @@ def test_a_closed_connection_counts_until_its_message_was_executed(
                 await asyncio.sleep(0.02)
             assert answers[0]["count"] == 2
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_the_door_of_root_is_root_s_and_the_other_everybody_s(path: Path) -> None:

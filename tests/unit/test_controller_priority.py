@@ -614,7 +614,7 @@ def test_the_loop_ranks_after_a_write_of_slurmctld(make, monkeypatch):
     queueing = make(interval_s=3600.0, stale_s=86400.0)
 
     async def until(condition):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.01)
 

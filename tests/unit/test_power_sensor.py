@@ -167,7 +167,7 @@ def polled(measure: Measuring, interval_s: float = 0.001) -> PolledPowerSensor:
 
 
 def until(read: Callable[[], object], condition: Callable[[object], bool]) -> object:
-    for _ in range(2000):
+    for _ in range(20_000):
         try:
             value: object = read()
         except DeviceError as error:

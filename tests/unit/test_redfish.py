@@ -193,14 +193,14 @@ def test_the_bmc_s_certificate_is_checked(tmp_path: Path, password: Path) -> Non
 
 def test_the_sensor_closes_its_connection(server: Any, bmc: RedfishClient) -> None:
     sensor = redfish.power_sensor(bmc, interval_s=0.01)
-    for _ in range(2000):
+    for _ in range(20_000):
         try:
             assert sensor.read().watts == 437.0
             break
         except DeviceError:
             threading.Event().wait(0.005)
     sensor.close()
-    for _ in range(2000):
+    for _ in range(20_000):
         if bmc._connection is None:
             return
         threading.Event().wait(0.005)
