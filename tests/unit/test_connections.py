@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import socket
 import tempfile
 import tracemalloc
@@ -167,8 +168,11 @@ def test_who_does_not_read_is_cut_off_and_holds_one_answer_at_most(path: Path) -
             await loop.sock_sendall(deaf, STATUS * 100)
             while manager.count < 1:
                 await asyncio.sleep(0.01)
+            hang_up = select.poll()
+            hang_up.register(deaf, 0)  # POLLHUP is always reported
+            while not hang_up.poll(0):
+                await asyncio.sleep(0.01)
             received = 0
-            await asyncio.sleep(1)
             with contextlib.suppress(ConnectionError):
                 while data := await loop.sock_recv(deaf, 1 << 20):
                     received += len(data)

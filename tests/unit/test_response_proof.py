@@ -228,10 +228,9 @@ def test_the_time_for_a_request_holds_for_all_tries_together():
     An impostor sends without end and never completes a response. Each attempt alone could therefore use up
     the whole time.
     """
-    tries = []
+    peers = []
 
     def answer(connection):
-        tries.append(connection)
         with contextlib.suppress(OSError), connection:
             connection.recv(65536)
             while True:
@@ -243,11 +242,16 @@ def test_the_time_for_a_request_holds_for_all_tries_together():
         def serve():
             with contextlib.suppress(OSError):
                 while True:
-                    threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+                    connection, peer = listening.accept()
+                    peers.append(peer)
+                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
         threading.Thread(target=serve, daemon=True).start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(UnavailableError, match=r"no whole response within 0\.5 s"):
             ControllerClient(url, None, 30.0, [], total_timeout_s=0.5).get("/v1/status")
+        with socket.create_connection(listening.getsockname()) as last:  # accepted after all attempts
+            while last.getsockname() not in peers:
+                time.sleep(0.01)
         listening.shutdown(socket.SHUT_RDWR)
-    assert len(tries) == 1
+    assert len(peers) == 2  # one attempt, and the connection of the test

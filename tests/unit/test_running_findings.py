@@ -332,10 +332,18 @@ def test_a_command_has_limited_time_and_leaves_no_process(
     monkeypatch.setattr(alert_delivery, "TIMEOUT_S", 0.5 if "sleep" in text else 10.0)
     with pytest.raises(UnavailableError, match=why):
         run_command(alert_of("alice", "t"), DiagnosisConfig(alert_command=[str(program)]))
-    if (pid := tmp_path / "alert.pid").exists():
-        state = Path(f"/proc/{pid.read_text().strip()}/stat")
-        while state.exists() and ") Z " not in state.read_text():
+    file = tmp_path / "alert.pid"
+    if file.exists() and (pid := file.read_text().strip()):  # empty if the command was ended before it wrote
+        while is_running(pid):
             time.sleep(0.01)
+
+
+def is_running(pid: str) -> bool:
+    """Return whether a process exists and has not ended."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_mail_has_no_header_from_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
