@@ -77,9 +77,9 @@ def _run(lab: LabDriver) -> Run:
         watts = _watts_by_slurm(lab, job)
         assert lab.wait(job) == "COMPLETED"
         (label,) = judges.acct(lab, job, steps=True)  # it may end later than the job in Slurm
-    assert (
-        250 < watts < CAP_WATTS
-    )  # the power that Slurm measures on a node that is capped including its DRAM
+    # The cap includes DRAM. If Slurm polls late by a fraction of a second, its power is too large by this
+    # fraction, because it counts whole seconds. Without a cap, the processors alone draw more than 480 W.
+    assert 250 < watts < 1.15 * CAP_WATTS
     step = next(
         step["energy"] for step in label["steps"] if step["step"]["name"] != "batch" and step["energy"]
     )
