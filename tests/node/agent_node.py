@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -78,6 +79,22 @@ class NodeAgent:
         assert self.process is not None
         waiting = self.process.pid
         return int(Path(f"/proc/{waiting}/task/{waiting}/children").read_text().split()[0])
+
+    def pause(self) -> None:
+        """Pause senergyd until the method `go_on` is called.
+
+        Return when all threads of senergyd have stopped.
+        """
+        pid = self.pid()
+        assert pid, "senergyd is gone"
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 120
+        while any(state not in "TtZX" for state in _states(pid)):
+            assert time.monotonic() < deadline, "senergyd does not stop"
+            time.sleep(0.001)
+
+    def go_on(self) -> None:
+        os.kill(self.pid(), signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End senergyd."""
@@ -206,6 +223,15 @@ gpus = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
 limits = [n.nvmlDeviceGetPowerManagementLimit(g) for g in gpus]
 print(json.dumps([[limit, n.nvmlDeviceGetPersistenceMode(g)] for limit, g in zip(limits, gpus)]))
 """
+
+
+def _states(pid: int) -> list[str]:
+    """Return the state of each thread of a process, a letter of proc_pid_stat(5)."""
+    states = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            states.append((task / "stat").read_text().rpartition(") ")[2][0])
+    return states
 
 
 def _cpu_list(text: str) -> list[int]:

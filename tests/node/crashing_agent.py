@@ -133,22 +133,6 @@ class CrashingAgent(NodeAgent):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def pause(self) -> None:
-        """Pause senergyd until the method `go_on` is called.
-
-        Return when all threads of senergyd have stopped.
-        """
-        pid = self.pid()
-        assert pid, "senergyd is gone"
-        os.kill(pid, signal.SIGSTOP)
-        deadline = time.monotonic() + _START_S
-        while any(state not in "TtZX" for state in _states(pid)):
-            assert time.monotonic() < deadline, "senergyd does not stop"
-            time.sleep(0.001)
-
-    def go_on(self) -> None:
-        os.kill(self.pid(), signal.SIGCONT)
-
     def kill_after(self, seconds: float) -> threading.Timer:
         timer = threading.Timer(seconds, self.kill)
         timer.start()
@@ -264,12 +248,6 @@ def _children(pid: int) -> list[int]:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
-
-
-def _states(pid: int) -> list[str]:
-    """Return the state of each thread of a process, a letter of proc_pid_stat(5)."""
-    stats = [_text(task / "stat") for task in Path(f"/proc/{pid}/task").iterdir()]
-    return [stat.rpartition(") ")[2][0] for stat in stats]
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -321,15 +320,20 @@ def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
         subprocess.run(["umount", "-l", state], check=True)
 
 
-def _fill(agent: CrashingAgent, ballast: Path) -> None:
+def _fill(agent: CrashingAgent, ballast: Path, stack: contextlib.ExitStack | None = None) -> None:
     """Fill the disk of senergyd completely.
 
-    If senergyd is just writing a file, its remaining free space is filled as well.
+    If senergyd is just writing a file, its remaining free space is filled as well. If `stack` is given, all
+    files on the disk are opened and stay open until the end of `stack`.
     """
 
     def is_full() -> bool:
         agent.pause()
         try:
+            if stack is not None:
+                for path in ballast.parent.rglob("*"):
+                    if path.is_file():
+                        stack.enter_context(path.open("rb"))
             with pytest.raises(OSError, match="No space left"), ballast.open("ab", buffering=0) as file:
                 while True:
                     file.write(b"x" * 512)
@@ -341,26 +345,15 @@ def _fill(agent: CrashingAgent, ballast: Path) -> None:
 
 
 @contextlib.contextmanager
-def _kept_full(ballast: Path) -> Iterator[None]:
-    """Context manager that keeps the disk of senergyd full.
+def _kept_full(agent: CrashingAgent, ballast: Path) -> Iterator[None]:
+    """Context manager that fills the disk of senergyd completely and keeps it full.
 
-    It uses up space as soon as senergyd frees some, for example the space of a checkpoint.
+    All files stay open. Therefore, a file that senergyd removes or replaces, for example a checkpoint, frees
+    no space.
     """
-    done = threading.Event()
-
-    def fill() -> None:
-        with ballast.open("ab", buffering=0) as file:
-            while not done.is_set():
-                with contextlib.suppress(OSError):
-                    file.write(b"x" * 512)
-
-    filler = threading.Thread(target=fill)
-    filler.start()
-    try:
+    with contextlib.ExitStack() as stack:
+        _fill(agent, ballast, stack)
         yield
-    finally:
-        done.set()
-        filler.join()
 
 
 def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
@@ -375,8 +368,7 @@ def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     agent.ask(op="step", event="start", job_id=1, step="0", pid=1, cpus="0")
     assert agent.hook("end", agent.env(1), patient=True).stderr == ""
     assert agent.settings() == before  # the journal cannot be written, yet the job has ended
-    _fill(agent, ballast)  # space that the first job no longer needs
-    with _kept_full(ballast):
+    with _kept_full(agent, ballast):  # also the space that the first job no longer needs
         answer = agent.begin(2, policy="powersave")
     assert answer["applied"] == 0
     assert answer["failed"] > 0

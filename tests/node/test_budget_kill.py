@@ -126,6 +126,7 @@ def test_a_silent_controller_leads_to_the_safe_limits_also_across_kill_9(agent: 
         assert time.monotonic() < deadline, agent.log()[-2000:]
         time.sleep(0.05)
     agent.wait_for_log("safe limits are in force")
+    agent.decide(7, 200.0)  # a lease that does not end before the limits are read
     agent.controller.available.set()
     agent.wait_for_poll(lambda poll: poll.number == 7 and not poll.is_safe)
     assert max(agent.gpu_watts()) == 200.0

@@ -33,14 +33,17 @@ def report(agent: NodeAgent, job_id: int) -> None:
 def wait_for_probe(agent: NodeAgent, job_id: int, before: dict[str, str]) -> dict[str, str]:
     """Report progress of a job until the agent's tuning search tries other settings.
 
-    Return these settings.
+    Pause the agent and return these settings, which it therefore cannot change any more.
     """
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         report(agent, job_id)
         phase = agent.ask(op="status")["jobs"][0]["tuning"]
-        if phase == "probe" and (settings := agent.settings()) != before:
-            return settings
+        if phase == "probe":
+            agent.pause()
+            if (settings := agent.settings()) != before:
+                return settings
+            agent.go_on()
         time.sleep(0.1)
     raise AssertionError(f"no setting was tried: {agent.log()}")
 
