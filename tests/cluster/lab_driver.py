@@ -123,15 +123,15 @@ class LabDriver:
         argv = ["sbatch", "--parsable", *silent, *options, *what]
         return int(self.run(*argv, input=script, **more).stdout.split(";")[0])
 
-    def update(self, *argv: str) -> None:
-        """Change jobs with scontrol, e.g. `update("release", "12,13")`.
+    def update(self, *argv: str, user: str | None = None) -> None:
+        """Change jobs with scontrol, as root or as `user`, e.g. `update("release", "12,13")`.
 
         slurmctld refuses a change until slurmdbd has given the job an index, for example after slurmctld has
         restarted. The command is then repeated, as Slurm's message demands.
         """
         deadline = time.monotonic() + 60
         while True:
-            done = self.run("scontrol", *argv, check=False)
+            done = self.run("scontrol", *argv, check=False, user=user)
             if NO_INDEX_YET not in done.stderr:
                 break
             assert time.monotonic() < deadline, done.stderr

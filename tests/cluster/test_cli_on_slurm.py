@@ -175,7 +175,7 @@ def test_the_energy_of_ended_jobs_is_in_their_admincomment_unless_another_tool_w
 ) -> None:
     own = lab.sbatch("sleep 2", "--exclusive", "--energy-policy=powersave")
     other = lab.sbatch("sleep 2", "--exclusive")
-    lab.run("scontrol", "update", f"jobid={other}", "admincomment=JS1:abc")
+    lab.update("update", f"jobid={other}", "admincomment=JS1:abc")
     for job in (own, other):
         lab.wait(job)
 

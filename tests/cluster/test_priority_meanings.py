@@ -86,7 +86,7 @@ def test_a_priority_set_by_an_administrator_stays_unchanged(queue, priority, pla
 
 def test_a_user_holds_and_releases_her_job(queue):
     short, middle, long = submit(queue, 1, 10, 30, user="nobody")
-    queue.lab.run("scontrol", "uhold", str(short), user="nobody")
+    queue.lab.update("uhold", str(short), user="nobody")
     queue.lab.update("hold", str(middle))
     assert run(queue, [long]) == [long]
     queue.close()
@@ -94,7 +94,7 @@ def test_a_user_holds_and_releases_her_job(queue):
     assert queue.lab.job(middle)["Reason"] == "JobHeldAdmin"
     queue.lab.run("scontrol", "release", str(middle), user="nobody", check=False)
     assert queue.priorities()[middle] == 0  # a user cannot release a job that an administrator holds
-    queue.lab.run("scontrol", "release", str(short), user="nobody")
+    queue.lab.update("release", str(short), user="nobody")
     queue.lab.update("release", str(middle))
     assert run(queue, [short, middle]) == [short, middle]
 

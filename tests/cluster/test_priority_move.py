@@ -107,6 +107,7 @@ def test_shadow_then_portable_then_back(lab: LabDriver) -> None:
     change(lab, energy, 'mode = "portable"', 'mode = "off"')
     until(lambda: _is_off(lab), lambda: lab.log("senergyctld"))
     change(lab, slurm, "PriorityWeightAge=0", OLD_WEIGHT)
+    lab.update("update", f"JobId={newcomer}", "Comment=new")  # slurmctld may still defer changes of a new job
     lab.run("bash", "-c", commands_of("Going back"))
     assert slurms_order(lab) == [long, short, middle, newcomer]
     assert lab.run("sprio", "-h", "-o", "%S").stdout.split() == ["0"] * 4

@@ -101,7 +101,7 @@ def test_a_requeued_job_has_a_record_per_run(lab: LabDriver):
     # A requeued job may not start before its begin time, two minutes ahead, unless that is changed.
     _until(lambda: lab.job(job)["JobState"] == "PENDING")
     time.sleep(2)  # slurmd 22.05 runs no prolog for a job that starts again in the second in which it ended
-    lab.run("scontrol", "update", f"jobid={job}", "starttime=now")
+    lab.update("update", f"jobid={job}", "starttime=now")
     assert lab.wait(job, timeout=200) == "COMPLETED"
     _until(lambda: len(_records(lab, job, duplicates=True)) == 2)
     assert [label["restart_count"] for label in _records(lab, job, duplicates=True)] == [0, 1]
