@@ -72,7 +72,7 @@ def test_a_restart_of_the_active_controller_hands_over(url):
         second = pair.other(first)
         deliver(pair, 1)
         answer = pair.client().get("/v1/status")["lease"]
-        assert answer["active"] == first.url and answer["token"] == 1
+        assert answer["active"] == first.url
         alone = ControllerClient(second.url, pair.munge_socket, 5.0, [str(os.getuid())])
 
         # A controller that loses the first election listens again after a moment without a listener.
@@ -88,7 +88,7 @@ def test_a_restart_of_the_active_controller_hands_over(url):
         pair.wait_active(second)
         assert deliver(pair, 1)["accepted"]  # the agent did not see the first response
         deliver(pair, 2)
-        assert pair.lease()["token"] == 2
+        assert pair.lease()["token"] == answer["token"] + 1
     assert len(stored(url)) == 2
 
 
@@ -162,6 +162,7 @@ def test_a_controller_that_is_cut_off_neither_writes_nor_disturbs(cut_networks, 
     cuts, urls = cut_networks
     with running_pair(*urls) as pair:
         active = pair.wait_active()
+        before = pair.lease()["token"]
         own, other = cuts if active is pair.controllers[0] else cuts[::-1]
         other.cut()  # the passive one
         time.sleep(20.0)
@@ -176,7 +177,7 @@ def test_a_controller_that_is_cut_off_neither_writes_nor_disturbs(cut_networks, 
         own.heal()
         wait_until(lambda: active.role() == "passive")
         pair.wait_ready()
-        assert pair.lease()["token"] == 2
+        assert pair.lease()["token"] == before + 1
     assert len(stored(url)) == 2
 
 

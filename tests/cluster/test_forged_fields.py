@@ -17,7 +17,8 @@ from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 WAIT_S = 120.0
 FORGED = "x ReqNodeList=(null) Features=(null) Reservation=(null)"
-SHORT = ("--deadline=now+110", "--time=1")
+SHORT = ("--deadline=now+120", "--time=1")
+"""A job at risk of missing its deadline at once, as its slack is the margin of 60 s for a preemption."""
 HOSTILE = {
     "fields": "x JobState=RUNNING ExcNodeList=n1 TresPerNode=gres:gpu:h100:8 Features=fast",
     "lines": "a\nb|c\n1|1|c|root|gpu|root|RUNNING\n\n",

@@ -113,11 +113,13 @@ def host_files() -> set[tuple[str, int | bytes]]:
     """Return the host's files that a lab could have changed, each with its modification time.
 
     The linker's cache is returned with its content instead, because other tests and programs write
-    the same content repeatedly.
+    the same content repeatedly. Temporary files of ldconfig, whose names end in `~`, are left out.
     """
     found = set()
     for place in HOST_PLACES:
         for path in Path(place).glob("*") if Path(place).is_dir() else []:
+            if path.name.endswith("~"):
+                continue
             if re.search("slurm|munge|mysql|maria|senergy|ld.so|hosts", str(path)) and not path.is_dir():
                 with contextlib.suppress(FileNotFoundError):  # a file of another program that disappears
                     cache = path.name == "ld.so.cache"

@@ -88,13 +88,18 @@ class InstalledCluster(SmallCluster):
         """Wait until a job has ended and return its id; fail unless it completed."""
         state = ("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T %r")
         waiting = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+        answers: list[str] = []
 
         def is_over() -> bool:
-            shown = self.run(*state).stdout
-            return not shown.startswith(waiting) or "held" in shown or "failed" in shown
+            done = self.run(*state)
+            answers.append(done.stdout)
+            is_waiting = done.stdout.startswith(waiting)
+            return done.returncode == 0 and (
+                not is_waiting or "held" in done.stdout or "failed" in done.stdout
+            )
 
         wait_until(is_over, f"end of job {job_id}", self)
-        assert self.run(*state).stdout.split()[0] == "COMPLETED", self.run(*state).stdout + self.logs()
+        assert answers[-1].split()[0] == "COMPLETED", answers[-1] + self.logs()
         return job_id
 
     def controller_log(self) -> str:
