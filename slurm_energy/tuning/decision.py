@@ -20,6 +20,8 @@ MARGIN = 0.01
 """Excess over the slowdown limit, or loss of the objective, that must be improbable."""
 MAX_HOLD_RISK = 0.02
 STAY_MARGIN = 0.002
+CATCH_UP_SHARE = 0.5
+"""Largest slowdown of a held point, as a share of the limit, while the whole job is above its limit."""
 MAX_LOSS_RISK = 0.05
 MAX_PROBE_RISK = 0.8
 MIN_GAIN = 0.005
@@ -72,7 +74,7 @@ class Situation:
         max_time_ratio: maximum expected time of a probe relative to the untuned job. The time that the job
             may still lose under its slowdown limit determines this maximum.
         run_slowdown: slowdown of the whole job so far, relative to the untuned job, the time lost in probes
-            included. Only the untuned point is kept while this exceeds the slowdown limit.
+            included. While this exceeds the slowdown limit, only points that bring it down quickly are kept.
         max_loss: maximum expected relative loss of the objective in the measurement window of a probe. This
             maximum applies only to objectives without a slowdown limit.
     """
@@ -109,8 +111,8 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
     safe, possible = _safety(posterior, objective, log_time, current)
     holdable = (cost < 1.0 - MIN_GAIN) & known & safe
     holdable[list(situation.refuted)] = False
-    if _is_over_limit(objective, situation):
-        holdable[1:] = False
+    if objective.slowdown_limit is not None and _is_over_limit(objective.slowdown_limit, situation):
+        holdable &= log_time <= math.log1p(objective.slowdown_limit * CATCH_UP_SHARE)
     holdable[0] = True
     hold = _least(cost, holdable)
     if holdable[current] and current != 0 and cost[hold] > cost[current] * (1.0 - SWITCH_GAIN):
@@ -137,13 +139,11 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
     return PointDecision(hold, probe=False)
 
 
-def _is_over_limit(objective: Objective, situation: Situation) -> bool:
+def _is_over_limit(limit: float, situation: Situation) -> bool:
     """Return whether the whole job has lost more time than its slowdown limit permits."""
-    if objective.slowdown_limit is None:
-        return False
     # A job at a tuned point stays there until it is clearly over the limit, so that noise does not move it.
     margin = 0.0 if situation.current == 0 else STAY_MARGIN
-    return situation.run_slowdown > objective.slowdown_limit + margin
+    return situation.run_slowdown > limit + margin
 
 
 def _safety(

@@ -117,7 +117,7 @@ def test_the_ansible_role_runs_existing_commands(capsys: pytest.CaptureFixture[s
     ]
     calls = [task["ansible.builtin.command"]["argv"] for task in tasks if "ansible.builtin.command" in task]
     ours = [call for call in calls if call[0] == "senergy"]
-    assert len(ours) == 2
+    assert len(ours) == 3
     for call in ours:
         words = [word.replace("{{ item }}", "node") for word in call[1:]]
         assert help_of(words[:2]) == 0, call
