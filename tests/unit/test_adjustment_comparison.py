@@ -9,6 +9,12 @@ import pytest
 from adjustment_examples import ALICE, FINGERPRINT, Site, slow_loader, with_workers
 
 from slurm_energy import config as configuration
+from slurm_energy.adjustment import Adjustment, AdjustmentKind
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.observation import JobObservation, ObservedAllocation
+from slurm_energy.diagnosis.trials.observed_figures import observed_figures
+from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
+from slurm_energy.diagnosis.trials.verification import TrialVerdict, decide
 from slurm_energy_lab.diagnosis_corpus.training_loop import step_times
 
 
@@ -83,6 +89,25 @@ def test_energy_of_a_whole_node_needs_no_components(site):
         assert trial["decision"]["measured_energy_ratio"] == pytest.approx(1.0, rel=0.2)
 
     asyncio.run(play())
+
+
+def run_with(nodes, gpus, joules):
+    """Return the figures of a completed run of 1000 s that used the given energy on its CPUs and GPUs."""
+    parts = ["cpu", *(f"gpu[{index}]" for index in range(gpus))]
+    energies = {f"n{node}": dict.fromkeys(parts, joules / len(parts) / nodes) for node in range(nodes)}
+    context = ObservedAllocation(1, 0.0, 1000.0, "COMPLETED", energy_joules=energies, missing_nodes=0)
+    return observed_figures(JobObservation(context), "1", joules, DiagnosisConfig())
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [(AdjustmentKind.GPUS_PER_NODE, (1, 4), (1, 2)), (AdjustmentKind.NODES, (3, 2), (2, 2))],
+)
+def test_energies_of_runs_with_fewer_gpus_or_nodes_are_compared(kind, before, after):
+    proposal = AdjustmentProposal("unused-gpu", (Adjustment(kind, 1, 2),), 1.0, 0.7, "model")
+    decision = decide(proposal, [run_with(*before, 1e6)], [run_with(*after, 0.7e6)], 3)
+    assert decision.verdict is TrialVerdict.KEPT
+    assert decision.energy_ratio == pytest.approx(0.7)
 
 
 async def adjusted_automatically(site):

@@ -51,12 +51,16 @@ def observed_figures(
 
 
 def _energy_parts(energies: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
-    """Return the types of the components whose energy is known, as one text per node, such as `cpu+gpu+gpu`.
+    """Return the types of the components whose energy is known, as one text per kind of node.
 
-    The texts contain neither names of nodes nor indices of GPUs, because both may differ between runs.
+    Nodes with the same types of components, such as `cpu+gpu`, are of one kind. The texts contain neither
+    names nor numbers of nodes and GPUs, because both may differ between runs.
     """
-    names = (["node"] if "node" in parts else sorted(parts) for parts in energies.values())
-    return tuple(sorted("+".join(name.partition("[")[0] for name in parts) for parts in names))
+    types = (
+        {"node"} if "node" in parts else {name.partition("[")[0] for name in parts}
+        for parts in energies.values()
+    )
+    return tuple(sorted({"+".join(sorted(names)) for names in types}))
 
 
 def _sum(amounts: Sequence[float | None]) -> float | None:
