@@ -6,7 +6,7 @@ The plan changes files, starts systemd units and restarts the daemons of Slurm.
 from __future__ import annotations
 
 import pwd
-from typing import Final
+from typing import Final, NoReturn
 
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError, UnavailableError
 from slurm_energy.setup import slurm_state
@@ -184,37 +184,57 @@ class SetupRun:
         was interrupted.
         """
         if RESTART_SLURMCTLD in self._journal.pending:
+            failure = None
             try:
                 restarted = self._restart("slurmctld", ["slurmctld.service"], RESTART_SLURMCTLD)
             except UnavailableError as error:
                 # systemctl waits for the start of a unit of Type=notify or Type=forking.
                 self._dialogue.say(str(error))
-                restarted = True
-            if restarted:
-                self._check_slurmctld()
+                restarted, failure = True, error
+            if restarted and self._check_slurmctld(failure):
                 self._journal.note_pending(RESTART_SLURMCTLD, due=False)
         if RESTART_SLURMCTLD not in self._journal.pending:
             self._journal.confirm()
 
-    def _check_slurmctld(self) -> None:
-        """Restore the original files and raise an error if slurmctld does not run with the changed files."""
+    def _check_slurmctld(self, failure: UnavailableError | None) -> bool:
+        """Return whether slurmctld is known to run with the changed files.
+
+        Args:
+            failure: error of the restart; None if systemd reported none.
+
+        Raises:
+            UnavailableError: slurmctld does not run, and the original files were restored; or the restart
+                failed although slurmctld runs, for example because the old process was not stopped.
+        """
         answers = any(slurm_state.running_settings(self._site) for _ in range(_SETTLE_CHECKS))
-        if self._units.is_active("slurmctld.service"):
-            if not answers:
-                self._todo("slurmctld runs, but does not answer: scontrol ping", EXIT_UNAVAILABLE)
-            return
+        if not self._units.is_active("slurmctld.service"):
+            self._return_to_original_files()
+        if failure:
+            raise failure
+        if not self._units.has_started("slurmctld.service"):
+            todo = "slurmctld has not started yet: journalctl -u slurmctld, then run this again"
+            self._todo(todo, EXIT_UNAVAILABLE)
+            return False
+        if not answers:
+            todo = "slurmctld runs, but does not answer: scontrol ping, then run this again"
+            self._todo(todo, EXIT_UNAVAILABLE)
+        return answers
+
+    def _return_to_original_files(self) -> NoReturn:
+        """Restore the files with which slurmctld does not start, restart it, and raise an error."""
         restored, kept = self._restore_unconfirmed()
         why, todo = "did not start", "journalctl -u slurmctld"
+        if restored:
+            why += f" with the changed files; restored: {', '.join(restored)}"
         if kept:
-            why += f"; not restored, because the site changed files since: {', '.join(kept)}"
+            why += f"; not restored, because the site changed or deleted files since: {', '.join(kept)}"
             todo += "; senergy setup undo removes the lines of setup"
-        elif restored:
-            why += " with the changed files, which were restored"
+        if restored:
             try:
                 self._units.call("restart", "slurmctld.service")
             except UnavailableError:
-                why += ", and does not start with the original files either"
-            self._journal.note_pending(RESTART_SLURMCTLD, due=False)
+                why += "; does not start with the restored files either"
+            self._journal.note_pending(RESTART_SLURMCTLD, due=bool(kept))
         raise UnavailableError("slurmctld", why, todo)
 
     def _restore_unconfirmed(self) -> tuple[list[str], list[str]]:
@@ -229,12 +249,13 @@ class SetupRun:
         restored, kept = list[str](), list[str]()
         for entry in reversed(self._journal.unconfirmed):
             reversal = plan_reversal(entry, self._journal)
-            if reversal.remark or (kept and entry.facts["kind"] == "script"):
+            is_original = reversal.file.digest == entry.before
+            if (reversal.remark and not is_original) or (kept and entry.facts["kind"] == "script"):
                 kept.append(entry.path)
             else:
                 reverse_file(reversal, self._journal)
                 restored.append(entry.path)
-        return restored, kept
+        return list(dict.fromkeys(restored)), kept
 
     def _restart_slurmd(self) -> None:
         units = self._units.active_units("slurmd.service") + self._units.active_units("slurmd@*.service")

@@ -65,6 +65,10 @@ class UnitManager:
         """Return whether a unit runs or is being started."""
         return self._property(unit, "ActiveState") in ("active", "activating", "reloading")
 
+    def has_started(self, unit: str) -> bool:
+        """Return whether a unit runs and its start is complete."""
+        return self._property(unit, "ActiveState") in ("active", "reloading")
+
     def is_enabled(self, unit: str) -> bool:
         """Return whether systemd starts a unit at boot."""
         return self._property(unit, "UnitFileState") in ("enabled", "enabled-runtime", "static", "alias")

@@ -31,7 +31,7 @@ class WaitingUnits(Units):
 
 @pytest.mark.parametrize(
     ("rejects", "last_words"),
-    [("Alloc", "which were restored"), ("ClusterName", "does not start with the original files either")],
+    [("Alloc", "/job_submit.lua"), ("ClusterName", "does not start with the restored files either")],
 )
 def test_files_are_restored_if_the_restart_itself_fails(tmp_path, monkeypatch, rejects, last_words):
     monkeypatch.setattr(slurm_state, "running_settings", lambda site: None)
@@ -49,7 +49,7 @@ def test_another_controller_that_answers_does_not_hide_the_failure(tmp_path):
     host = Host(tmp_path, "plain")
     host.units = WaitingUnits(host.conf, "Alloc")
     assert slurm_state.running_settings(host.site()) is not None
-    with pytest.raises(UnavailableError, match="were restored"):
+    with pytest.raises(UnavailableError, match="; restored: "):
         host.setup()
 
 
@@ -66,7 +66,7 @@ def test_a_restart_that_was_declined_and_fails_later_restores_the_files(tmp_path
     before = host.tree()
     _, outcome = host.setup(dialogue=Agreement("Restart"))
     assert outcome.exit_code == 1 and host.site().runs_prolog_at_allocation
-    assert "were restored" in restart_fails_later(host)
+    assert "; restored: " in restart_fails_later(host)
     assert {name: data for name, data in host.tree().items() if name in before} == before
     assert not host.conf.with_name("job_submit.lua").exists() and not host.site().plugstack.exists()
 
@@ -81,8 +81,41 @@ def test_a_check_that_was_interrupted_is_repeated(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(slurm_state, "running_settings", killed)
         host.setup()
-    assert "were restored" in restart_fails_later(host)
+    assert "; restored: " in restart_fails_later(host)
     assert host.conf.read_bytes() == before
+
+
+def test_a_failed_restart_of_a_running_slurmctld_is_repeated(tmp_path):
+    """The old process continues, because systemd could not stop it."""
+
+    def fail(*arguments):
+        calls.append(arguments)
+        if arguments[0] == "restart":
+            raise UnavailableError("systemctl restart slurmctld.service", "job timed out")
+
+    host = Host(tmp_path, "plain")
+    calls, call, host.units.call = [], host.units.call, fail
+    with pytest.raises(UnavailableError, match="job timed out"):
+        host.setup()
+    assert host.site().runs_prolog_at_allocation and host.journal.unconfirmed
+    host.units.call = call
+    assert host.setup()[1].exit_code == 0
+    assert host.units.calls.count(RESTART) == 1 and not host.journal.unconfirmed
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "todo"),
+    [("running_settings", None, "does not answer"), ("has_started", False, "has not started yet")],
+)
+def test_a_restart_is_repeated_until_slurmctld_is_known_to_run(tmp_path, monkeypatch, name, value, todo):
+    host = Host(tmp_path, "plain")
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm_state if name == "running_settings" else Units, name, lambda *_: value)
+        _, outcome = host.setup()
+    assert outcome.exit_code == 4 and todo in outcome.by_hand[-1] and host.journal.unconfirmed
+    _, outcome = host.setup()
+    assert outcome.exit_code == 0
+    assert host.units.calls.count(RESTART) == 2 and not host.journal.unconfirmed
 
 
 def test_files_that_the_site_changed_before_the_restart_are_not_called_restored(tmp_path):
@@ -91,9 +124,17 @@ def test_files_that_the_site_changed_before_the_restart_are_not_called_restored(
     text = host.conf.read_text().replace("# slurm-energy setup", "# site").replace("=lua", "=lua,throttle")
     host.conf.write_text(text)
     why = restart_fails_later(host)
-    assert f"not restored, because the site changed files since: {host.conf}" in why
-    assert "were restored" not in why
+    assert f"; not restored, because the site changed or deleted files since: {host.conf}" in why
+    assert f"; restored: {host.site().plugstack};" in why and not host.site().plugstack.exists()
+    assert host.units.calls.count(RESTART) == 2
     assert host.conf.read_text() == text and host.conf.with_name("job_submit.lua").exists()
+
+
+def test_a_file_that_the_site_deleted_counts_as_restored_if_setup_had_created_it(tmp_path):
+    host = Host(tmp_path, "opt")
+    host.setup(dialogue=Agreement("Restart"))
+    host.site().plugstack.unlink()
+    assert "not restored" not in restart_fails_later(host)
 
 
 def test_changes_with_which_slurmctld_ran_are_not_restored(tmp_path):
@@ -101,6 +142,6 @@ def test_changes_with_which_slurmctld_ran_are_not_restored(tmp_path):
     host.setup()
     text = host.conf.read_text().replace("DeferBatch,Alloc", "DeferBatch")
     host.conf.write_text(text)
-    assert "were restored" in restart_fails_later(host)
+    assert "; restored: " in restart_fails_later(host)
     assert host.conf.read_text() == text
     assert host.conf.with_name("job_submit.lua").exists() and host.site().plugstack.exists()
