@@ -5,6 +5,7 @@ A unit that a package installed is extended by a drop-in. Other units are render
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,11 @@ POLICY_TIMER: Final = "senergy-policies.timer"
 _POLICY_SERVICE: Final = "senergy-policies.service"
 _DEFAULT_USER: Final = "slurm"
 _TEMPLATES: Final = Path("/etc/slurm/energy-templates")
+_COMMENT: Final = re.compile(r"^\s*[#;].*$", re.MULTILINE)
+_CONFIG_OPTION: Final = re.compile(
+    r"""(?:senergy.*?--config(?:=|["']?\s+)|\bSENERGY_CONFIG=)["']?(/[^\s"']*)"""
+)
+"""Absolute path of energy.toml in the text of a unit, as an option or as a variable of the environment."""
 
 
 def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str, config: Path) -> list[FileChange]:
@@ -90,15 +96,22 @@ def _paths(program: Path, config: Path) -> dict[str, str]:
 def _check_installed_unit(unit: str, own: OwnFiles, config: Path) -> None:
     """Raise an error if an installed unit reads another configuration file than `config`.
 
-    Several lines of a unit name the file, and setup does not change an installed unit. The site can name the
-    file in a unit or a drop-in of its own.
+    A unit that names no file reads the default path. Several lines of a unit name the file, and setup does
+    not change an installed unit. The site can name the file in a unit or a drop-in of its own.
     """
     local = own.root / LOCAL_UNITS / unit
     path = local if local.exists() else own.packaged_unit(unit)
-    if path is None or config == DEFAULT_PATH:
+    if path is None:
         return
-    texts = [read_site_file(one).text for one in (path, *local.with_name(f"{unit}.d").glob("*.conf"))]
-    if not any(str(config.absolute()) in text.split() for text in texts):
+    files = (path, *local.with_name(f"{unit}.d").glob("*.conf"))
+    text = "\n".join(_COMMENT.sub("", read_site_file(one).text) for one in files)
+    if config == DEFAULT_PATH:
+        others = [one for one in _CONFIG_OPTION.findall(text) if Path(one) != DEFAULT_PATH]
+        if others:
+            raise ConfigError(str(config), f"{path} reads {others[0]}", f"use --config {others[0]}")
+    elif not re.search(
+        rf"""(?:^|[\s="']){re.escape(str(config.absolute()))}(?:[\s"']|$)""", text, re.MULTILINE
+    ):
         todo = f"use {DEFAULT_PATH}, or first name the file in the lines of a drop-in: systemctl edit {unit}"
         raise ConfigError(str(config), f"{path} does not read this file", todo)
 

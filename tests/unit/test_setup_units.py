@@ -56,3 +56,38 @@ def test_installed_units_read_the_default_path(packaged):
     for name in LINES:
         changes = unit_changes(name, packaged.site(), packaged.own, "slurm", DEFAULT_PATH)
         assert not [change for change in changes if change.path.suffix == ".service"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ExecStart=/usr/sbin/senergyd --config={}",
+        "ExecStart=/usr/sbin/senergyd --config '{}'",
+        'ExecStart=/usr/sbin/senergyd "--config" "{}" --log-level info',
+        "Environment=SENERGY_CONFIG={}",
+    ],
+)
+def test_the_file_of_an_installed_unit_is_recognized_in_any_form(packaged, line):
+    """Setup accepts the file that the unit reads, and refuses to write another one."""
+    config = packaged.root / "site/energy.toml"
+    drop_in = packaged.root / "etc/systemd/system/senergyd.service.d/override.conf"
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text(f"[Service]\n{line.format(config)}\n")
+    assert plan(packaged, Role.NODE, config).services == ["senergyd.service"]
+    with pytest.raises(ConfigError, match="does not read this file"):
+        plan(packaged, Role.NODE, config.with_suffix(""))
+    with pytest.raises(ConfigError, match=f"reads {config}: use --config {config}"):
+        unit_changes("senergyd", packaged.site(), packaged.own, "slurm", DEFAULT_PATH)
+    drop_in.write_text(f"# {line.format(config)}\n")
+    unit_changes("senergyd", packaged.site(), packaged.own, "slurm", DEFAULT_PATH)
+    with pytest.raises(ConfigError, match="does not read this file"):
+        plan(packaged, Role.NODE, config)
+
+
+def test_a_second_setup_without_the_file_of_the_first_is_refused(tmp_path):
+    host = Host(tmp_path, "plain")
+    for unit in (tmp_path / "usr/lib/systemd/system").iterdir():
+        unit.unlink()
+    host.setup()
+    with pytest.raises(ConfigError, match=f"senergyctld.service reads {tmp_path}/etc/slurm/energy.toml"):
+        unit_changes("senergyctld", host.site(), host.own, "slurm", DEFAULT_PATH)
