@@ -55,7 +55,15 @@ def test_records_are_delivered_before_the_undo_and_kept_by_default():
     assert read("roles/slurm_energy/defaults/main.yml")["slurm_energy_purge"] is False
 
 
-def test_steps_left_to_the_administrator_are_shown_and_are_no_failure():
+def test_packages_are_removed_only_after_a_complete_undo():
+    tasks = read("roles/slurm_energy/tasks/absent.yml")
+    undo = command_positions(tasks)["senergy setup undo"]
+    packages = next(index for index, task in enumerate(tasks) if module_of(task, "apt"))
+    checks = [module_of(task, "assert") for task in tasks[undo:packages]]
+    assert [check["that"] for check in checks if check] == ["slurm_energy_undo.rc | default(0) == 0"]
+
+
+def test_steps_left_to_the_administrator_are_shown():
     for name, number in (("present", -2), ("absent", None)):
         tasks = read(f"roles/slurm_energy/tasks/{name}.yml")
         number = command_positions(tasks)["senergy setup undo"] if number is None else number
