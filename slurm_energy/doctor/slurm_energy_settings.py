@@ -53,7 +53,7 @@ def energy_checks(energy: SlurmEnergyFindings) -> Iterator[CheckResult]:
         what = f"AcctGatherEnergyType={energy.plugins or '(none)'}"
         cost = "sacct, sstat, sreport and scontrol show no energy of ours"
         if energy.stale:
-            todo = "senergy build-plugins --enable on the named host"
+            todo = "run on the host that is named, or on this host if none is: senergy build-plugins --enable"
             yield CheckResult(name, CheckState.DEGRADED, energy.stale, cost, todo)
         else:
             yield CheckResult(name, CheckState.ABSENT, what, cost, _DOCUMENT)

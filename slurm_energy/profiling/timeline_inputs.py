@@ -37,7 +37,7 @@ PROFILE_SUFFIXES: Final = (".json", ".json.gz")
 MAX_FILES: Final = 65_536
 _PIECE_BYTES: Final = 1 << 18
 _EXAMINED_RECORDS: Final = 256
-"""Number of oldest records with the earliest start among them, and of newest records with the latest end.
+"""Number of records examined at each end of an event file: the oldest for the start, the newest for the end.
 
 Records are only approximately in the order of their ends: events that the GPU has timed arrive late.
 """

@@ -79,8 +79,8 @@ def revert(text: str, hunks: Sequence[Hunk]) -> tuple[str, list[Hunk]]:
     the value.
 
     Returns:
-        The new text, and the hunks that could not be reverted: no line of the hunk was found, or the items
-        of the hunk are set in a line of another form.
+        The new text, and the hunks that could not be reverted: no line of the hunk was found, or the site has
+        moved its items to another line, for example a continued one.
     """
     missing = []
     ordered = sorted(hunks, key=lambda one: one.at)
@@ -94,7 +94,7 @@ def revert(text: str, hunks: Sequence[Hunk]) -> tuple[str, list[Hunk]]:
 
 
 def _revert_one(text: str, hunk: Hunk) -> str | None:
-    """Undo one change (hunk) of a text. Return None if no line of the change was found."""
+    """Undo one change (hunk) of a text. Return None if it cannot be reverted, see `revert`."""
     at = _find_lines(text, hunk.after, hunk.at)
     if at is None:
         return _revert_changed(text, hunk)

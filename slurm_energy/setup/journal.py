@@ -132,7 +132,7 @@ class SetupJournal:
 
     @property
     def unconfirmed(self) -> list[SetupEntry]:
-        """Changes of Slurm's files of which it is unknown whether slurmctld starts with them."""
+        """Changes of Slurm's files with which slurmctld has not been seen running."""
         return [entry for entry in self.entries if entry.facts.get("unconfirmed")]
 
     def confirm(self) -> None:

@@ -31,7 +31,10 @@ _WINDOW_S: Final = 3600.0
 """Age up to which ended jobs are diagnosed. After a restart they are diagnosed again, without effect."""
 _REJECTED: Final = (TrialVerdict.UNDONE.value, TrialVerdict.UNUSED.value)
 _SAME_VALUE: Final = 0.25
-"""Maximum relative difference of a value from a rejected one that is not tried, such as 5 after 4 workers."""
+"""Maximum relative difference from a rejected value at which a value is not tried, such as 5 workers after 4.
+
+The difference is relative to the larger value.
+"""
 
 log = logging.getLogger(__name__)
 

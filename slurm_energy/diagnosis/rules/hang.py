@@ -87,10 +87,11 @@ def _reaches_end(view: JobView, series: ObservedSeries) -> bool:
 
 
 def _quiet_start(pairs: Sequence[tuple[float, float]], active: float, limit: float) -> int:
-    """Return the index of the first interval of the time at the end in which a GPU is busy but does no work.
+    """Return the index at which the quiet end begins.
 
-    Intervals with unknown values belong to this time only if they are few and lie between or after intervals
-    of this time. The result is the number of intervals if there is no such time.
+    The quiet end consists of the last intervals, in which the GPU is busy but does no work. At most
+    three consecutive intervals with unknown values may lie in or after it. The result is the number of
+    intervals if there is no quiet end.
 
     Args:
         pairs: use and activity of the GPU in each interval; NaN means unknown.

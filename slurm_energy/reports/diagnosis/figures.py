@@ -87,7 +87,7 @@ def energy_text(summary: JobSummary) -> str:
 
 
 def lower_bound_text(value: float | None, unit: str, summary: JobSummary) -> str:
-    """Return a value that grows with the energy of a job as text.
+    """Return as text a value that is proportional to the energy of a job, such as its mean power.
 
     The text begins with `at least` if a part of the energy is unknown.
     """
