@@ -97,7 +97,8 @@ class ObservedAllocation:
     def is_energy_complete(self) -> bool:
         """Whether the energies cover all nodes and all their processors, memory and GPUs.
 
-        If not, the sum of the energies is only a lower bound of the job's energy.
+        If not, the sum of the energies is only a lower bound of the job's energy. An unknown number of
+        missing nodes counts as none.
         """
         return not self.missing_nodes and not any(self.unknown_energy.values())
 

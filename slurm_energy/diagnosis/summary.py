@@ -74,6 +74,8 @@ class JobSummary:
     Attributes:
         elapsed_s: duration.
         energy_joules: energy of all nodes. It is only a lower bound if `is_energy_complete` is false.
+        is_energy_complete: whether `energy_joules` covers all nodes and all their processors, memory and
+            GPUs.
         missing_nodes: number of allocated nodes without an energy record.
         incomplete_components: types of the components (`cpu`, `dram`, `gpu`) whose energy is unknown on some
             node and is therefore missing from `energy_joules`.
@@ -92,6 +94,7 @@ class JobSummary:
 
     elapsed_s: float
     energy_joules: float | None
+    is_energy_complete: bool
     missing_nodes: int | None
     incomplete_components: tuple[str, ...]
     steps: int | None
@@ -102,11 +105,6 @@ class JobSummary:
     energy_shares: Mapping[str, float]
     phases: tuple[PhaseSummary, ...]
     signals: tuple[SignalSummary, ...]
-
-    @property
-    def is_energy_complete(self) -> bool:
-        """Whether `energy_joules` covers all nodes and all their processors, memory and GPUs."""
-        return not self.missing_nodes and not self.incomplete_components
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""
@@ -133,6 +131,7 @@ def summarise_job(observation: JobObservation) -> JobSummary:
     return JobSummary(
         elapsed_s=context.elapsed_s,
         energy_joules=context.known_joules,
+        is_energy_complete=context.is_energy_complete,
         missing_nodes=context.missing_nodes,
         incomplete_components=_incomplete_components(context),
         steps=steps or None,
