@@ -37,9 +37,9 @@ from slurm_energy.diagnosis.diagnose import diagnose
 from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy.diagnosis.trials.observed_figures import observed_figures
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
+from slurm_energy.diagnosis.trials.run_figures import RunFigures
 from slurm_energy.diagnosis.trials.verification import (
     MAX_NOISY_RUNS,
-    RunFigures,
     TrialDecision,
     TrialVerdict,
     decide,

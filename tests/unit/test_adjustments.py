@@ -18,7 +18,8 @@ from slurm_energy.adjustment import KINDS, Adjustment, AdjustmentKind
 from slurm_energy.adjustment_permissions import AdjustmentPermissions
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
-from slurm_energy.diagnosis.trials.verification import RunFigures, TrialVerdict, decide, is_unresolved
+from slurm_energy.diagnosis.trials.run_figures import RunFigures
+from slurm_energy.diagnosis.trials.verification import TrialVerdict, decide, is_unresolved
 from slurm_energy.errors import UsageError
 
 WORKERS, CPUS = AdjustmentKind.WORKERS, AdjustmentKind.CPUS_PER_TASK

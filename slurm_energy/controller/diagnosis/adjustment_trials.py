@@ -31,10 +31,10 @@ from slurm_energy.controller.diagnosis.adjusted_programs import (
 from slurm_energy.controller.diagnosis.run_diagnosis import DiagnosableRun, RunDiagnosis
 from slurm_energy.controller.records.store import Store
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
+from slurm_energy.diagnosis.trials.run_figures import RunFigures
 from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
 from slurm_energy.diagnosis.trials.verification import (
     MAX_NOISY_RUNS,
-    RunFigures,
     TrialDecision,
     TrialVerdict,
     decide,

@@ -21,7 +21,7 @@ from slurm_energy.diagnosis.diagnose import find_causes
 from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
 from slurm_energy.diagnosis.trials.observed_figures import observed_figures
-from slurm_energy.diagnosis.trials.verification import RunFigures
+from slurm_energy.diagnosis.trials.run_figures import RunFigures
 from slurm_energy.errors import NotFoundError
 from slurm_energy.reports.diagnosis.input import job_observation
 from slurm_energy.reports.labels.recommendation import predicted_cap

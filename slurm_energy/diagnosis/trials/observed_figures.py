@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from slurm_energy.diagnosis.cpu_waits import contended_s
 from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.rules.allocation import idle_tail_s
-from slurm_energy.diagnosis.trials.verification import RunFigures
+from slurm_energy.diagnosis.trials.run_figures import RunFigures
 
 if TYPE_CHECKING:
     from slurm_energy.config.diagnosis_section import DiagnosisConfig

@@ -12,12 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
-from slurm_energy.diagnosis.trials.verification import (
-    RunFigures,
-    TrialDecision,
-    TrialVerdict,
-    is_unresolved,
-)
+from slurm_energy.diagnosis.trials.run_figures import RunFigures
+from slurm_energy.diagnosis.trials.verification import TrialDecision, TrialVerdict, is_unresolved
 
 
 @dataclass(frozen=True, slots=True)
