@@ -1,0 +1,45 @@
+"""Tests of the rules about hardware that a job does not use, or uses at a low limit."""
+
+import dataclasses
+
+import pytest
+from test_diagnosis_rules import K, job_of, series
+
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.diagnose import find_causes
+
+
+@pytest.mark.parametrize(
+    ("cpu_joules", "lost"),
+    [
+        (9e5, 7 / 8 * 90.0 * 7200),  # the idle power of the node
+        (8e4, 7 / 8 * 8e4),  # a part of a shared node
+        (None, None),
+    ],
+)
+def test_unused_cpus_never_lose_more_energy_than_the_job_used(
+    cpu_joules: float | None, lost: float | None
+) -> None:
+    parts = series("cpu_busy_cores", [1.0] * 60), series("cpu_allocated_cores", [8.0] * 60)
+    job = job_of(*parts, elapsed_s=7200.0)
+    energies = {"n1": {"dram": 1e6} if cpu_joules is None else {"cpu": cpu_joules}}
+    context = dataclasses.replace(job.context, idle_watts={"n1": {"cpu": 90.0}}, energy_joules=energies)
+    (found,) = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
+    assert found.kind is K.UNUSED_CPU
+    assert found.joules_lost == (None if lost is None else pytest.approx(lost))
+
+
+def test_time_share_of_a_low_limit_is_the_throttled_time() -> None:
+    parts = [series("gpu_busy_percent", [99.0] * 60, f"gpu[{index}]") for index in range(2)]
+    parts += [series("throttle_power_percent", [90.0 + index] * 60, f"gpu[{index}]") for index in range(2)]
+    job = job_of(*parts)
+    limits = [{"n1": {f"gpu[{index}]": watts for index in range(2)}} for watts in (200.0, 700.0)]
+    context = dataclasses.replace(job.context, limit_watts=limits[0], max_limit_watts=limits[1])
+    (found,) = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
+    assert (found.kind, found.time_share) == (K.WRONG_LIMIT, pytest.approx(0.91))
+
+
+def test_a_core_that_is_used_in_part_is_not_called_unused() -> None:
+    busy, allocated = series("cpu_busy_cores", [0.3] * 60), series("cpu_allocated_cores", [128.0] * 60)
+    (finding,) = find_causes(job_of(busy, allocated, elapsed_s=7200.0), DiagnosisConfig())
+    assert finding.title == "127 of 128 CPUs are never used"
