@@ -30,7 +30,8 @@ class JobContext:
 
     Attributes:
         job_id: Slurm's job id. Each array task and each component of a heterogeneous job has a different id.
-        restart_count: number of earlier requeues; 0 if Slurm does not state it.
+        restart_count: number of earlier requeues; 0 if Slurm does not state it. The epilog of a run that is
+            requeued may state the count of the next run.
         uid: uid of the job's owner.
         user: login name of the job's owner.
         partition: partition of the job.

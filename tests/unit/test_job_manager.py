@@ -223,6 +223,19 @@ def test_a_late_epilog_of_an_earlier_run_does_not_end_the_requeued_run(node: Nod
     assert not node.manager.active
 
 
+def test_the_epilog_of_a_requeued_run_ends_it_although_it_states_the_next_restart_count(node: Node) -> None:
+    node.manager.begin(env(policy="powersave"))
+    node.use(2)
+    assert node.manager.end(env(restart=1)) == {"known": True}
+    assert node.tree.snapshot() == node.original
+    node.manager.begin(env(restart=1))
+    node.use(1)
+    node.manager.end(env(restart=1))
+    records = sorted(node.records(), key=lambda record: record.restart_count)
+    assert [(record.restart_count, record.elapsed_s) for record in records] == [(0, 2.0), (1, 1.0)]
+    assert not any("no epilog ran" in note for record in records for note in record.notes)
+
+
 def test_a_job_that_runs_again_under_its_name_keeps_its_files_when_the_earlier_run_is_recorded(
     node: Node,
 ) -> None:

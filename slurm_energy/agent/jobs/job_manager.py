@@ -185,9 +185,7 @@ class JobManager:
         The arguments and errors are those of `begin`; `env` is the environment of the epilog.
         """
         context = job_context(env)
-        session = self._sessions.get(context.key)
-        if session is None and not context.states_restart_count:
-            session = self._sessions.sole_run(context.job_id)
+        session = self._ending_run(context)
         if session is None:
             return {"known": False}
         if late_s:
@@ -195,6 +193,16 @@ class JobManager:
             session.note(f"{late}; end and energy are upper bounds")
         self._finish(session, received_s)
         return {"known": True}
+
+    def _ending_run(self, context: JobContext) -> Session | None:
+        """Return the session of the run that an epilog ends; None if the run is unknown."""
+        session = self._sessions.get(context.key)
+        if session is None and (run := self._sessions.sole_run(context.job_id)) is not None:
+            # slurmctld raises the restart count before it ends a run that it requeues: the epilog states the
+            # next count.
+            if not context.states_restart_count or run.restart_count < context.restart_count:
+                return run
+        return session
 
     def has_job(self, key: tuple[int, int]) -> bool:
         """Return whether a job has started here and has no record yet.

@@ -350,7 +350,8 @@ class SessionTable(dict[tuple[int, int], Session]):
     def sole_run(self, job_id: int) -> Session | None:
         """Return the only session of a job; None if the job has none or several.
 
-        An epilog does not always state the restart count of its job. This lookup ignores the restart count.
+        An epilog may state no restart count, or that of the next run if the job is requeued. This lookup
+        ignores the restart count.
         """
         runs = [session for session in self.values() if session.job_id == job_id]
         return runs[0] if len(runs) == 1 else None

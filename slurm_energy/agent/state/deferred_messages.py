@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,9 @@ class DeferredMessages:
                 self._make()
             return
         messages = [message for path in paths if (message := self._read(path))]
-        ends = {message.key: message for message in messages if message.operation == "end"}
         replayed_s = self._clock.boottime()
-        for message in messages:
-            end = ends.get(message.key)
+        for position, message in enumerate(messages):
+            end = _end_of(message, messages[position + 1 :])
             try:
                 self._process(message, end, replayed_s)
             except EnergyError as error:
@@ -144,6 +143,20 @@ class DeferredMessages:
         for path in self.folder.iterdir():
             path.unlink()
         atomic_file.write(mark, self._clock.boot_id.encode(), sync=False)
+
+
+def _end_of(begin: HookMessage, later: Sequence[HookMessage]) -> HookMessage | None:
+    """Return the message about the end of the run that `begin` starts; None if there is no such message.
+
+    It is the next message about the job. The end of a run that is requeued may state the restart count of the
+    next run.
+
+    Args:
+        begin: message about the begin of the run.
+        later: messages after `begin`, oldest first.
+    """
+    message = next((item for item in later if item.key[0] == begin.key[0] and item.key >= begin.key), None)
+    return message if message is not None and message.operation == "end" else None
 
 
 def _checked(data: Any) -> tuple[str, dict[str, str]]:
