@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import test_mig
 from shared_node import SharedNode as EnergyNode
-from shared_node import joules
+from shared_node import joules, quality
 from test_job_manager import Node, env
 from test_sampler import HandClock
 
@@ -317,6 +317,22 @@ def test_jobs_on_the_same_cpus_share_the_node_while_both_live(tmp_path: Path) ->
     assert joules(records[1])["cpu"] == pytest.approx(2500, rel=0.05)
     assert any("another job began on the same CPUs" in note for note in records[1].notes)
     assert not any("no epilog ran" in note for record in records.values() for note in record.notes)
+
+
+def test_jobs_on_the_same_cpus_share_gpus_that_slurm_does_not_name(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path, components=("cpu", "gpu[0]"))
+    node.begin(1, 8)
+    living(node, 1, pid=77)
+    node.use(10, {"cpu": 100.0, "gpu[0]": 300.0}, {1: 8})
+    node.begin(2, 8)
+    node.use(10, {"cpu": 100.0, "gpu[0]": 300.0}, {1: 4, 2: 4})
+    node.end(2)
+    node.use(10, {"cpu": 100.0, "gpu[0]": 300.0}, {1: 8})
+    node.end(1)
+    records = node.records()
+    assert joules(records[1])["gpu[0]"] == pytest.approx(7500)
+    assert joules(records[2])["gpu[0]"] == pytest.approx(1500)
+    assert [quality(records[job])["gpu[0]"] for job in (1, 2)] == ["partial"] * 2
 
 
 def test_settings_of_the_whole_node_end_when_the_node_is_shared(tmp_path: Path) -> None:

@@ -95,7 +95,9 @@ def test_the_first_step_begins_its_job_whose_begin_was_deferred(node: Node, besi
     assert [record.fingerprint for record in node.records() if record.step is None] == ["0123456789abcdef"]
 
 
-def test_the_deferred_end_of_a_requeued_run_is_not_the_end_of_the_next_run(node: Node, beside: Beside) -> None:
+def test_the_deferred_end_of_a_requeued_run_is_not_the_end_of_the_next_run(
+    node: Node, beside: Beside
+) -> None:
     beside.leave("begin", env(), ago_s=30.0)
     beside.leave("end", env(restart=1), ago_s=20.0)  # slurmctld raised the restart count before
     beside.leave("begin", env(restart=1), ago_s=10.0)

@@ -17,13 +17,13 @@ from slurm_energy.agent.jobs import planner, recovery
 from slurm_energy.agent.jobs.acct_gather import AcctGatherQueries
 from slurm_energy.agent.jobs.finalizer import JobFinalizer
 from slurm_energy.agent.jobs.live_queries import LiveQueries
+from slurm_energy.agent.jobs.node_sharing import node_occupation
 from slurm_energy.agent.jobs.output_line import OutputLine
 from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
 from slurm_energy.agent.jobs.settings_applier import SettingsApplier
-from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, living_jobs, stale_jobs
+from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, stale_jobs
 from slurm_energy.agent.jobs.step_energy import divide_step_energy, read_steps_cpu_time
-from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
@@ -39,7 +39,6 @@ from slurm_energy.budget.messages import NodePoll
 from slurm_energy.config import Config, this_node
 from slurm_energy.control.arbitration import JobAllocation
 from slurm_energy.control.settings_manager import SettingsManager
-from slurm_energy.devices.cpu.topology import online_cpus
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.slurm.hook_environment import JobContext, job_context
 
@@ -151,12 +150,16 @@ class JobManager:
         if session is not None:
             return responses.begin_response(session)
         self._set_node_name(context.node)
-        whole = self._finish_stale(context)
+        occupation = node_occupation(context, self._sessions.values(), self._devices)
+        for stale in occupation.stale:
+            self._finish_stale(stale)
+        for earlier in occupation.beside:
+            self._share_node(earlier)
         self._finalizer.repair(self._sessions.values())
-        reason = SampleReason.FINAL if whole else SampleReason.HOOK  # earlier energy belongs to other jobs
-        self._sample(reason, received_s)
+        reason = SampleReason.FINAL if occupation.whole_node else SampleReason.HOOK
+        self._sample(reason, received_s)  # earlier energy belongs to other jobs
         started = self._clock.unix(), self._meter.sampled_at
-        session = planner.new_session(context, whole, self.node, self._devices, self.config, started)
+        session = planner.new_session(context, occupation, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
         if late_s:
             session.late = True
@@ -196,13 +199,14 @@ class JobManager:
 
     def _ending_run(self, context: JobContext) -> Session | None:
         """Return the session of the run that an epilog ends; None if the run is unknown."""
-        session = self._sessions.get(context.key)
-        if session is None and (run := self._sessions.sole_run(context.job_id)) is not None:
-            # slurmctld raises the restart count before it ends a run that it requeues: the epilog states the
-            # next count.
-            if not context.states_restart_count or run.restart_count < context.restart_count:
-                return run
-        return session
+        if (session := self._sessions.get(context.key)) is not None:
+            return session
+        run = self._sessions.sole_run(context.job_id)
+        if run is None or not context.states_restart_count:
+            return run
+        # slurmctld raises the restart count before it ends a run that it requeues: the epilog states the next
+        # count.
+        return run if run.restart_count < context.restart_count else None
 
     def has_job(self, key: tuple[int, int]) -> bool:
         """Return whether a job has started here and has no record yet.
@@ -219,9 +223,10 @@ class JobManager:
         """
         now = self._clock.unix() - self._clock.boottime()
         context = job_context(env)
-        whole = components.has_whole_node(context, self._cpu_count())
+        occupation = node_occupation(context, (), self._devices)
+        started = now + began, began
         node = context.node or self.node
-        session = planner.new_session(context, whole, node, self._devices, self.config, (now + began, began))
+        session = planner.new_session(context, occupation, node, self._devices, self.config, started)
         planner.mark_unmeasured(session, context.flags, self.config, self._clock.boot_id, now + ended)
         if not self.spool.has(session.record_id):
             self._finalizer.sessions.append(session)
@@ -410,36 +415,11 @@ class JobManager:
         self.tuners.resume(session)
         log.info("job %s continues", session.owner)
 
-    def _cpu_count(self) -> int:
-        """Return the number of the node's CPUs, including CPUs that went online after senergyd started."""
-        return max(len(online_cpus(self._devices.root)), self._devices.hardware.cpu_count)
-
-    def _finish_stale(self, context: JobContext) -> bool:
-        """End the recording of stale jobs when a new job begins.
-
-        A job is stale if its epilog did not run, it cannot run beside the new job, and none of its slurmstepd
-        processes lives. If such a process lives, Slurm runs both jobs on the same CPUs, for example in an
-        oversubscribed partition. Both jobs then share the node.
-
-        Returns:
-            Whether the new job has the whole node.
-        """
-        whole = components.has_whole_node(context, self._cpu_count())
-        conflicting = [
-            session
-            for session in self._sessions.values()
-            if whole or session.whole_node or session.job_id == context.job_id
-        ]
-        living = living_jobs(self._devices.root) - {context.job_id} if conflicting else ()
-        for session in conflicting:
-            if session.job_id in living:
-                self._share_node(session)
-                whole = False
-                continue
-            log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
-            session.note("no epilog ran: ended when the next job began, so the end is an upper bound")
-            self._finish(session)
-        return whole
+    def _finish_stale(self, session: Session) -> None:
+        """End the recording of a job without an epilog when another job begins."""
+        log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
+        session.note("no epilog ran: ended when the next job began, so the end is an upper bound")
+        self._finish(session)
 
     def _share_node(self, session: Session) -> None:
         """Let a running job that had the whole node share the node from now on."""

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_energy.agent.jobs.node_sharing import NodeOccupation
 from slurm_energy.agent.jobs.sessions import CLOSING, Session
 from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.job_meter import JobMeter, PowerMonitor
@@ -76,7 +77,7 @@ _LIMIT_KINDS = (
 
 def new_session(
     context: JobContext,
-    whole: bool,
+    occupation: NodeOccupation,
     node: str,
     devices: NodeDevices,
     config: Config,
@@ -86,15 +87,16 @@ def new_session(
 
     Args:
         context: the job as the hook describes it.
-        whole: whether the job has the whole node.
+        occupation: whether the job has the whole node.
         node: Slurm's name of this node.
         devices: the node's hardware.
         config: the configuration.
         started: start of the job in Unix seconds, and the same instant in seconds since boot.
     """
     hardware = devices.hardware
-    gpus = components.job_gpus(context, hardware.gpus, whole)
-    unknown = components.is_on_unknown_gpus(context, hardware.gpus, whole)
+    whole = occupation.whole_node
+    gpus = components.job_gpus(context, hardware.gpus, occupation.has_all)
+    unknown = components.is_on_unknown_gpus(context, hardware.gpus, occupation.has_all)
     notes = [] if whole else [_shared_note(context.cpus, hardware.cpu_count)]
     return Session(
         job_id=context.job_id,
@@ -112,6 +114,7 @@ def new_session(
         whole_node=whole,
         gpus=gpus,
         gpu_job=bool(context.gpus),
+        gpus_assumed=components.has_assumed_gpus(context, hardware.gpus),
         devices=_devices(hardware, gpus),
         job_components=components.job_components(devices, whole, gpus, unknown),
         meter=JobMeter(started[1]),

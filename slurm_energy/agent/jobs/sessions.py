@@ -48,6 +48,7 @@ class Session:
         whole_node: whether the job has the whole node.
         gpus: indices of the job's GPUs.
         gpu_job: whether the job requested GPUs from Slurm.
+        gpus_assumed: whether Slurm does not name the job's GPUs, so that all or none are assumed.
         node_count: number of the job's nodes; None if unknown.
         cpu_list: the job's logical CPUs; None until a step reports them, and for a job with the whole node.
         policy: energy policy in force.
@@ -109,6 +110,7 @@ class Session:
     steps: dict[str, JobStep] = field(default_factory=dict)
     divided_uj: dict[str, int] = field(default_factory=dict)
     gpu_job: bool = False
+    gpus_assumed: bool = False
     cpu_list: tuple[int, ...] | None = None
     late: bool = False
     tuning: dict[str, Any] | None = None
@@ -141,10 +143,14 @@ class Session:
     def partial_components(self) -> tuple[str, ...]:
         """Components of the node of which the job's energy can only be recorded as partial.
 
-        These are the components that are divided by CPU time, and `other`. They are partial if Slurm has not
-        reported the job's CPUs and the job does not have the whole node.
+        A job with the whole node has no such components. For other jobs, the components that are divided by
+        CPU time and `other` are partial if Slurm has not reported the job's CPUs. GPUs that Slurm has not
+        named are partial, because several jobs are assumed to use them.
         """
-        return () if self.whole_node or self.cpus is not None else (*BY_CPU_TIME, OTHER)
+        if self.whole_node:
+            return ()
+        shared = () if self.cpus is not None else (*BY_CPU_TIME, OTHER)
+        return (*shared, *(f"gpu[{index}]" for index in self.gpus if self.gpus_assumed))
 
     @property
     def occupant(self) -> Occupant:

@@ -45,23 +45,36 @@ def has_whole_node(context: JobContext, cpu_count: int) -> bool:
     return context.exclusive or (context.cpus is not None and context.cpus >= cpu_count > 0)
 
 
-def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> tuple[int, ...]:
+def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], has_all: bool) -> tuple[int, ...]:
     """Return the NVML indices of the GPUs that a job has.
 
-    Slurm numbers GPUs by the minor numbers of their device files. If Slurm names no GPUs, a job with the
-    whole node has all GPUs. On a node with MIG, Slurm numbers MIG instances instead of GPUs. On a node with
-    MIG, a job with the whole node has all GPUs. For other jobs on this node the result is empty (see
-    `is_on_unknown_gpus`).
+    Slurm numbers GPUs by the minor numbers of their device files. If Slurm names no GPUs, a job with all CPUs
+    or an exclusive job has all GPUs. On a node with MIG, Slurm numbers MIG instances instead of GPUs. On a
+    node with MIG, a job with all CPUs or an exclusive job has all GPUs. For other jobs on this node the
+    result is empty (see `is_on_unknown_gpus`).
+
+    Args:
+        context: the job as the hook describes it.
+        gpus: the GPUs of the node.
+        has_all: whether the job has all CPUs of the node or is exclusive. Other such jobs may run beside it.
     """
     present = list(gpus)
-    if context.gpus is None or any(gpu.partitioned for gpu in present):
-        return tuple(gpu.index for gpu in present) if whole_node else ()
+    if context.gpus is None or has_assumed_gpus(context, present):
+        return tuple(gpu.index for gpu in present) if has_all else ()
     return tuple(g.index for g in present if (g.index if g.minor is None else g.minor) in context.gpus)
 
 
-def is_on_unknown_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> bool:
-    """Return whether a job has MIG instances on unknown GPUs of the node."""
-    return bool(context.gpus) and not whole_node and any(gpu.partitioned for gpu in gpus)
+def has_assumed_gpus(context: JobContext, gpus: Iterable[GpuInfo]) -> bool:
+    """Return whether Slurm does not name the GPUs of a job, so that all or none are assumed."""
+    return context.gpus is None or any(gpu.partitioned for gpu in gpus)
+
+
+def is_on_unknown_gpus(context: JobContext, gpus: Iterable[GpuInfo], has_all: bool) -> bool:
+    """Return whether a job has MIG instances on unknown GPUs of the node.
+
+    `has_all` states whether the job has all CPUs of the node or is exclusive.
+    """
+    return bool(context.gpus) and not has_all and any(gpu.partitioned for gpu in gpus)
 
 
 def job_components(
