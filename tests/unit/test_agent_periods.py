@@ -172,6 +172,7 @@ def test_a_component_that_could_not_be_read_is_unknown_and_not_zero(tmp_path: Pa
     partly, missing = periods(node)
     assert partly.uncertain_seconds == pytest.approx(100, abs=1)
     assert list(missing.components) == ["cpu"] == list(missing.jobs[0].energy_uj)
+    assert missing.uncertain_seconds == pytest.approx(HOUR_S, abs=1)
     node.counters["gpu[0]"].silent = False
     use(node, HOUR_S, power, {1: 4})
     late = periods(node)[-1]

@@ -133,6 +133,22 @@ def test_all_counters_of_a_sampling_round_come_from_one_reading(tree: Tree) -> N
     assert counters["cpu"].read() == 70_000000
 
 
+def test_slow_reads_do_not_divide_a_round(
+    tree: Tree, clock: Seconds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = pm_counters.CounterFileGroup._read
+
+    def read_slowly(group: pm_counters.CounterFileGroup, name: str) -> int:
+        clock.now += 0.03
+        return read(group, name)
+
+    monkeypatch.setattr(pm_counters.CounterFileGroup, "_read", read_slowly)
+    counters = counters_by_component(blade(tree, energy=100, cpu_energy=50))
+    assert counters["node"].read() == 100_000000
+    blade(tree, energy=200, cpu_energy=70)
+    assert counters["cpu"].read() == 50_000000
+
+
 def test_a_counter_left_out_of_one_round_is_not_behind_afterwards(tree: Tree, clock: Seconds) -> None:
     counters = counters_by_component(blade(tree, energy=100, cpu_energy=50))
     assert counters["node"].read() == 100_000000  # as senergyd does at its start

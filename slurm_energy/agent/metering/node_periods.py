@@ -305,7 +305,9 @@ class NodePeriods:
         names = [name for name, account in self._accounts.items() if self._is_known(opened, name, account)]
         if names:
             jobs = _merged([*opened.ended, *current], names)
-            uncertain_s = max(self._uncertain_s(opened, name, boottime) for name in names)
+            # A component that stayed unreadable makes the period uncertain, unless it never reported.
+            measured = [n for n, a in self._accounts.items() if n in names or a.measured_uj or a.uncharged_uj]
+            uncertain_s = max(self._uncertain_s(opened, name, boottime) for name in measured)
             self.closed.append(self._period(opened, end, names, jobs, uncertain_s))
             self._starts = [*self._starts, opened.start][-_MAX_STARTS:]
         if len(self.closed) > _MAX_CLOSED:

@@ -27,7 +27,9 @@ _NUMBER = re.compile(rb"\s*(\d+)")
 
 
 class CounterFileGroup:
-    """Counter files that stay open and are read together, so that their numbers belong to one update.
+    """Counter files that are kept open and read together.
+
+    Their numbers belong to one update if a sample reads them within `_MAX_ROUND_AGE_S`.
 
     One round reads all files, and each counter takes the number of its own file from this round. The next
     round begins when a counter requests its number for the second time, or when the round is older than
@@ -57,9 +59,9 @@ class CounterFileGroup:
         Raises:
             DeviceError: a file cannot be read, or updates are so frequent that no consistent round succeeds.
         """
-        now = monotonic()
-        if name not in self._numbers or now - self._round_s > _MAX_ROUND_AGE_S:
-            self._numbers, self._round_s = self._round(), now
+        if name not in self._numbers or monotonic() - self._round_s > _MAX_ROUND_AGE_S:
+            self._numbers = self._round()
+            self._round_s = monotonic()  # slow reads of the files do not make the numbers old
         return self._numbers.pop(name)
 
     def close(self) -> None:
