@@ -262,6 +262,20 @@ def test_every_candidate_clock_is_permitted_by_the_site(bound_mhz, lowest_mhz):
         assert setting.value == f"210-{point.gpu_clock_mhz:.0f}"
 
 
+def test_an_advised_clock_below_the_site_s_minimum_becomes_the_minimum():
+    gpu = GpuInfo(0, 0, "X", 300.0, 300.0, 300.0, (210, 1410))
+    hardware, scope = NodeHardware("cpu", 8, gpus=(gpu,)), JobScope(True, (0,), gpu_job=True)
+    bounds = BoundsConfig(gpu_clock_mhz=(1200.0, 10_000.0))
+    advised = OperatingPoint(gpu_clock_mhz=600.0, cpu_max_mhz=2000.0)
+    tunable = TunableHardware(hardware, scope, frozenset({"cpu_max_mhz"}), bounds)
+    assert tunable.allowed(advised) == OperatingPoint(gpu_clock_mhz=1200.0)
+    assert tunable.allowed(OperatingPoint(gpu_clock_mhz=1300.0)) == OperatingPoint(gpu_clock_mhz=1300.0)
+    assert not tunable.can_change(advised)
+    assert tunable.can_change(OperatingPoint(gpu_clock_mhz=600.0))
+    blocked = TunableHardware(hardware, scope, frozenset({"gpu_clock_mhz"}), bounds)
+    assert blocked.allowed(advised) == OperatingPoint(cpu_max_mhz=2000.0)
+
+
 @given(change=st.floats(0.05, 0.5), sign=st.sampled_from([-1, 1]))
 @examples(30)
 def test_detector_finds_a_lasting_change_within_six_windows(change, sign):

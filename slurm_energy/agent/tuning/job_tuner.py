@@ -177,12 +177,13 @@ class JobTuner:
         self._collector.restart(self.point, now_s)
         start = None if self.advice is None else self.advice.start
         is_alone = self.record["mode"] == "on" and (self.session.node_count or 1) == 1
-        if self._source is not None or start is None or not is_alone or self.tunable.allowed(start) != start:
+        if self._source is not None or start is None or not is_alone or not self.tunable.can_change(start):
             return False
+        start = self.tunable.allowed(start)
         source = self.advice.start_source if self.advice is not None else None
         summary = {"chosen": start.to_json(), "chosen_source": source}
         self._source = ConstantPoint(start, summary, is_provisional=True)
-        self._delay_search(now_s)
+        self._search_from_s = max(self._search_from_s, now_s + _FIRST_RECHECK_S)
         self.follow(now_s)
         self._store_result()
         return True

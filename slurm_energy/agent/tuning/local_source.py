@@ -119,7 +119,8 @@ class LocalSources:
         if record["mode"] == "advise":
             return self._recommend(tuner, objective, points, reference, interval)
         start = None if advice is None else advice.start
-        if not interval.has_progress and start is not None and tunable.allowed(start) == start:
+        if not interval.has_progress and start is not None and tunable.can_change(start):
+            start = tunable.allowed(start)
             source = advice.start_source if advice is not None else None
             # Without numpy there is no search that could replace the advised point.
             summary = _summary(start, source, interval)

@@ -74,11 +74,20 @@ class TunableHardware:
         return dataclasses.replace(self, scope=dataclasses.replace(self.scope, gpus=()))
 
     def allowed(self, point: OperatingPoint) -> OperatingPoint:
-        """Return a copy of an operating point without the settings that tuning must not change.
+        """Return the operating point that is in force if tuning applies `point`.
 
-        An operating point is a set of hardware settings.
+        An operating point is a set of hardware settings. Settings that tuning must not change are removed. A
+        GPU clock below the site's minimum is replaced by this minimum.
         """
-        return dataclasses.replace(point, **dict.fromkeys(self.blocked))
+        permitted = dataclasses.replace(point, **dict.fromkeys(self.blocked))
+        if permitted.gpu_clock_mhz is None:
+            return permitted
+        clock_mhz = max(permitted.gpu_clock_mhz, self.bounds.gpu_clock_mhz[0])
+        return dataclasses.replace(permitted, gpu_clock_mhz=clock_mhz)
+
+    def can_change(self, point: OperatingPoint) -> bool:
+        """Return whether tuning may change every setting of an operating point."""
+        return self.blocked.isdisjoint(point.to_json())
 
     @property
     def gpus(self) -> tuple[GpuInfo, ...]:
