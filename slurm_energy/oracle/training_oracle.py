@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.oracle import prediction_notes
 from slurm_energy.oracle.calibration_files import shipped_calibration
 from slurm_energy.oracle.hardware import PRECISIONS, Hardware, find_hardware
 from slurm_energy.oracle.memory_footprint import footprint_bytes
@@ -24,7 +25,7 @@ from slurm_energy.oracle.step_prediction import Configurations, Deviation, StepP
 from slurm_energy.oracle.training.parameters import Calibration
 from slurm_energy.oracle.transfer.evidence import Evidence
 from slurm_energy.oracle.workload import WorkloadProfile, find_optimizer, find_profile
-from slurm_energy.quantities import format_duration, format_scaled
+from slurm_energy.quantities import format_scaled
 
 Array = NDArray[np.float64]
 _CHUNK = 8192
@@ -324,9 +325,12 @@ class TrainingOracle:
         row = (profile, kind, precision, float(request.batch or DEFAULT_BATCH), float(request.gpus or 1))
         alternatives = TrainingAlternatives.of([(*row, float(samples), cap)])
         prediction = self.predictions(alternatives, self.predict_many(alternatives))[0]
-        basis = "; ".join((prediction.basis, *_assumption_notes(request, profile, precision)))
+        assumed = prediction_notes.assumption_notes(request, profile, precision, DEFAULT_BATCH)
+        limits = prediction_notes.limitation_notes(request, kind, prediction)
         return replace(
-            prediction, basis=basis, notes=(*prediction.notes, *_limitation_notes(request, kind, prediction))
+            prediction,
+            basis="; ".join((prediction.basis, *assumed)),
+            notes=(*prediction.notes, *limits),
         )
 
     def predictions(
@@ -354,13 +358,14 @@ class TrainingOracle:
         gpus = float(alternatives.gpus[row])
         if gpus > _MAX_GPUS:
             notes.append(f"{gpus:g} GPUs are assumed to be linked within one node")
-        notes += _transfer_notes(profile, kind, calibration)
+        notes += prediction_notes.transfer_notes(profile, kind, calibration)
         max_watts = kind.tdp_watts * gpus
         power = _estimate(float(predicted.power_watts[row]), power_low, power_high, max_watts)
         energy_low, energy_high = _joint_quantile(time_low, power_low), _joint_quantile(time_high, power_high)
         fitted = calibration.fitted_unix_s
         origin = f"{profile.name} on {kind.name}, {calibration.basis}"
-        origin += _unmeasured_case(profile, calibration, PRECISIONS[alternatives.precision[row]], gpus)
+        precision = PRECISIONS[alternatives.precision[row]]
+        origin += prediction_notes.unmeasured_case(profile, kind, calibration, precision, gpus)
         return Prediction(
             duration_s=_estimate(float(predicted.duration_s[row]), time_low, time_high),
             power_watts=power,
@@ -371,69 +376,6 @@ class TrainingOracle:
             observations=calibration.rows or None,
             notes=tuple(notes),
         )
-
-
-def _unmeasured_case(profile: WorkloadProfile, calibration: Calibration, precision: str, gpus: float) -> str:
-    """Return a part of the basis if a measured workload was not measured in the predicted case.
-
-    The case is the precision and the number of devices. The result is empty if it was measured, and for
-    workloads that were never measured, which `_transfer_notes` covers.
-    """
-    evidence = calibration.evidence
-    if profile.name not in calibration.workloads and (evidence is None or not evidence.count(profile.name)):
-        return ""
-    if gpus <= calibration.max_measured_gpus(profile.name, precision):
-        return ""
-    return f", not measured in {precision} with {gpus:g} GPU{'' if gpus == 1 else 's'}: wide range"
-
-
-def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
-    """Return a note if the predictor was not calibrated for the workload on this kind of device.
-
-    The result is a list with one note, or an empty list.
-    """
-    if profile.name in calibration.workloads:
-        return []
-    count = 0 if calibration.evidence is None else calibration.evidence.count(profile.name)
-    if not count:
-        return [f"{profile.name} was never measured on {kind.name}: wide range"]
-    rows = "1 measurement" if count == 1 else f"{count} measurements"
-    sources = ", ".join(calibration.evidence.prior.sources) if calibration.evidence else ""
-    return [f"{rows} of {profile.name} on {kind.name}, otherwise as on other kinds ({sources or 'none'})"]
-
-
-def _assumption_notes(
-    request: PredictionRequest, profile: WorkloadProfile, precision: str
-) -> tuple[str, ...]:
-    """Return a note that lists the assumptions of a prediction.
-
-    An assumption replaces an attribute that is missing in the request. The result is empty if no attribute
-    is missing.
-    """
-    parts = []
-    if not request.samples:
-        parts.append(f"one epoch of {profile.dataset or 'its data set'}")
-    if not request.batch:
-        parts.append(f"{DEFAULT_BATCH} samples per GPU and step")
-    if not request.precision:
-        parts.append(precision)
-    return (f"assumed: {', '.join(parts)}",) if parts else ()
-
-
-def _limitation_notes(request: PredictionRequest, kind: Hardware, prediction: Prediction) -> list[str]:
-    """Return notes about parts of the prediction request that the model cannot take into account."""
-    notes, limit_s = [], request.time_limit_s
-    if limit_s and prediction.duration_s.mean > limit_s:
-        notes.append(
-            f"the predicted time exceeds the limit of {format_duration(limit_s)}: the job would be killed"
-        )
-    if (request.nodes or 1) > 1:
-        notes.append("the model covers one node only: the GPUs are assumed to be linked within one")
-    if request.cap_watts is not None:
-        notes.append("the model covers power limits of GPUs only: the limit per node is ignored")
-    if request.gpu_cap_watts and request.gpu_cap_watts < kind.min_cap_watts:
-        notes.append(f"the lowest power limit of {kind.name} is {kind.min_cap_watts:g} W: it is used instead")
-    return notes
 
 
 def default_precision(kind: Hardware) -> str:

@@ -130,6 +130,15 @@ def test_a_measured_workload_has_a_wide_range_in_unmeasured_cases(precision: str
     assert f", not measured {case}: wide range; watts of the GPUs" in other.basis
 
 
+def test_an_unmeasured_case_names_the_kind_of_the_devices() -> None:
+    measured = {"resnet50": {"fp32": 1}}
+    calibration = Calibration("epyc-7513", workloads={"resnet50": Scalars()}, measured_gpus=measured)
+    job = PredictionRequest(model="resnet50", gpu_kind="epyc-7513", batch=64, gpus=2)
+    prediction = TrainingOracle(lambda _name: calibration).predict(job)
+    assert prediction is not None
+    assert ", not measured in fp32 with 2 CPUs: wide range; watts of the CPUs" in prediction.basis
+
+
 @pytest.mark.parametrize(
     "job",
     [
