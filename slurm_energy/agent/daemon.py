@@ -245,10 +245,9 @@ class AgentDaemon:
                 self._budget.wake()
 
     async def _apply_pending_settings(self) -> None:
-        """Apply settings that became possible when a Slurm step reported the job's CPUs.
+        """Apply settings that wait because the CPUs of a job became known or another job shares the node.
 
-        The settings are applied after the response to the step, so that the step does not wait for the
-        writes.
+        They are applied after the response, so that the hook does not wait for the writes.
         """
         while True:
             await self._pending.wait()

@@ -196,12 +196,13 @@ def default_factor(description: Mapping[str, Any], bounds: BoundsConfig, *, gpu:
         what = "GPU power limit" if gpu else "CPU frequency bound"
         raise UnavailableError("senergy tune characterise", f"the node has no {what}", "name a knob")
     low, high = description[key]
-    min_value, max_value = bounds.gpu_cap_watts if gpu else bounds.cpu_freq_mhz
+    bounds_key = "gpu_cap_watts" if gpu else "cpu_freq_mhz"
+    min_value, max_value = getattr(bounds, bounds_key)
     values = [round(share * high / step) * step for share in SHARES]
     values = [value for value in values if max(low, min_value) <= value <= max_value and value < high]
     if not values:
-        why = f"--{name}: no value from {low:g} to {high:g} is within the bounds of the site"
-        todo = f"they are {min_value:g} to {max_value:g}; name another knob"
+        why = f"--{name}: no value from {low:g} to {high:g} is within bounds.{bounds_key}"
+        todo = f"the bounds are {min_value:g} to {max_value:g}: change them, or name another knob"
         raise UnavailableError("senergy tune characterise", why, todo)
     return make_factor(name, values)
 

@@ -20,7 +20,8 @@ _WINDOWS_PER_CONTRADICTION = 15
 _MAX_UNIT_CHANGES = 4
 _MIN_REMAINING_WINDOWS, _MIN_REMAINING_S = 20.0, 600.0
 _MAX_OVERRUN = 1.1
-"""An expected duration counts as wrong after this multiple of it, in untuned time."""
+"""If a job has run for more than this multiple of its expected duration (in untuned time), the expected
+duration counts as unknown."""
 
 
 class ChangeDetector:

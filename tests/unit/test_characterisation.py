@@ -64,7 +64,9 @@ def test_values_of_the_knob_are_within_the_bounds_of_the_site() -> None:
     assert characterisation.default_factor(DESCRIPTION, bounds, gpu=True).values == ("240",)
     assert characterisation.default_factor(DESCRIPTION, bounds, gpu=False).values == ("2400", "2100")
     l4 = {**DESCRIPTION, "gpu_watts": [40.0, 72.0]}
-    with pytest.raises(UnavailableError, match=r"no value from 40 to 72 .* bounds of the site.* 100 to 1000"):
+    with pytest.raises(
+        UnavailableError, match=r"no value from 40 to 72 .* within bounds.gpu_cap_watts: .* 100 to 1000"
+    ):
         characterisation.default_factor(l4, BoundsConfig(), gpu=True)
 
 

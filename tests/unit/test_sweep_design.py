@@ -136,7 +136,8 @@ def test_bad_designs() -> None:
     ],
 )
 def test_factors_that_set_the_same_are_refused(text: bytes, second: str, first: str) -> None:
-    with pytest.raises(UsageError, match=f"^factor {second}: sets the same as factor {first}"):
+    why = f"sets the same option or variable as factor {first}"
+    with pytest.raises(UsageError, match=f"^factor {second}: {why}"):
         build_points(read_factors(text, "f.toml"))
     assert len(build_points(read_factors(b"[env]\nnodes = 1\n[sbatch]\nnodes = 1\n", "f.toml"))) == 1
 

@@ -1,7 +1,7 @@
 """Application of the settings of jobs to the hardware of the node.
 
-The settings of a job are applied when the job starts. They are applied again when its CPUs become known or
-its caps change.
+The settings of a job are applied when the job starts. They are applied again when its CPUs become known,
+when the job has to share the node, or when its caps change.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class SettingsApplier:
     def replan(self, session: Session) -> None:
         """Compute and apply the settings of a running job once more.
 
-        Call this method when the CPUs of the job become known.
+        Call this method when the CPUs of the job become known, or when the job has to share the node.
         """
         before = session.policy, session.plan, list(session.notes)
         outcomes = self.apply(session, planner.request_again(session, self._config()))
         session.policy = before[0]
-        log.info("job %s: CPUs known, %d settings replanned", session.owner, len(outcomes))
+        log.info("job %s: CPUs changed, %d settings planned again", session.owner, len(outcomes))
         if outcomes or before != (session.policy, session.plan, session.notes):
             self._checkpoints.save(session)
 

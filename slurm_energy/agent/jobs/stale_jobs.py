@@ -45,7 +45,7 @@ def living_jobs(root: Path) -> frozenset[int]:
         root: directory that contains `proc` of the node, usually `/`.
     """
     try:
-        return frozenset(process_tree.find_slurmstepds(root, process_tree.read_processes(root)))
+        return frozenset(process_tree.find_slurmstepds(root, process_tree.process_ids(root)))
     except OSError:
         return frozenset()
 

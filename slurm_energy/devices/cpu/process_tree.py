@@ -72,13 +72,18 @@ def parse_stat(content: bytes) -> ProcessStat:
     return ProcessStat(numbers[0], numbers[1] + numbers[2], numbers[3] + numbers[4], numbers[5])
 
 
+def process_ids(root: Path) -> list[int]:
+    """Return the ids of all processes of the node. `root` is the directory that contains /proc."""
+    return [int(name) for name in os.listdir(root / "proc") if name.isdecimal()]
+
+
 def read_processes(root: Path) -> dict[int, ProcessStat]:
     """Return all processes of the node by process id. Processes that end during the call are omitted."""
     processes: dict[int, ProcessStat] = {}
-    for name in os.listdir(root / "proc"):
-        if name.isdecimal() and (content := read_head(os.path.join(root, f"proc/{name}/stat"), _STAT_BYTES)):
+    for pid in process_ids(root):
+        if content := read_head(os.path.join(root, f"proc/{pid}/stat"), _STAT_BYTES):
             try:
-                processes[int(name)] = parse_stat(content)
+                processes[pid] = parse_stat(content)
             except ValueError:
                 continue
     return processes

@@ -275,6 +275,7 @@ def _render_minor(smi: AmdSmiLibrary, root: Path, index: int) -> int | None:
 
 
 def _watts(microwatts: Any) -> float | None:
-    # A value below 1 W is in watts, as in some early releases. The cap of such a GPU is not set.
+    # Numbers below 1,000,000 are watts, which some early releases return. The cap of such a GPU is treated as
+    # unknown and never set.
     usable = isinstance(microwatts, int) and 1_000_000 <= microwatts < _NOT_AVAILABLE
     return microwatts / 1e6 if usable else None

@@ -93,8 +93,10 @@ def _refuse_duplicates(names: Sequence[str]) -> None:
         target = option_of(name), variable_of(name)
         if target in by_target:
             earlier = by_target[target]
-            why = "is given twice" if earlier == name else f"sets the same as factor {earlier}"
-            raise UsageError(f"factor {name}", why, "write all values in one list")
+            if earlier == name:
+                raise UsageError(f"factor {name}", "is given twice", "write all values in one list")
+            why = f"sets the same option or variable as factor {earlier}"
+            raise UsageError(f"factor {name}", why, "remove one of them")
         by_target[target] = name
 
 
