@@ -37,6 +37,8 @@ Chosen by simulation: at 1 more deferrable jobs start late, at 0 deferral of lon
 class ArrivalHistory:
     """Jobs that arrived in the past; columns have shape (n,).
 
+    A row contains equal jobs that arrived at the same time, for example the tasks of a job array.
+
     Attributes:
         since_s: start of the observed period. Earlier arrivals are ignored.
         submit_s: time of each arrival.
@@ -44,6 +46,7 @@ class ArrivalHistory:
         units: number of units (GPUs, nodes or cores) that the job needs.
         hardware: index of the job's kind of hardware. It is also the row in `Capacity.units`.
         slack_s: maximum time by which the start of the job could be deferred; 0 for an urgent job.
+        count: number of jobs in the row.
     """
 
     since_s: float
@@ -52,6 +55,7 @@ class ArrivalHistory:
     units: Floats
     hardware: Ints
     slack_s: Floats
+    count: Floats
 
 
 class ArrivalDemand(NamedTuple):
@@ -95,9 +99,11 @@ def arrival_demand(
     hold_s = np.full(kinds, np.nan)
     known = (history.submit_s > history.since_s) & (history.submit_s < now_s)
     observed_s = now_s - history.since_s
-    if np.sum(known) < _MIN_ARRIVALS:
+    if np.sum(history.count[known]) < _MIN_ARRIVALS:
         return ArrivalDemand(mean, variance, hold_s)
-    rate = _relative_rate(history.submit_s[known], history.since_s, now_s, step_s, slots, utc_offset_s)
+    rate = _relative_rate(
+        *(history.submit_s[known], history.count[known], history.since_s, now_s, step_s, slots, utc_offset_s)
+    )
     age_s: Floats = np.asarray(
         step_s * (np.arange(slots) + 0.5), np.float64
     )  # of jobs that arrive in the middle of an earlier slot
@@ -105,10 +111,12 @@ def arrival_demand(
         rows = known & (history.hardware == kind)
         if not np.any(rows):
             continue
-        if np.sum(rows) >= _MIN_ARRIVALS and np.sum(history.units[rows]) > 0:
-            hold_s[kind] = np.average(history.time_s[rows], weights=history.units[rows])
+        count = history.count[rows]
+        units = history.units[rows].astype(np.float64)
+        if np.sum(count) >= _MIN_ARRIVALS and np.sum(units) > 0:
+            hold_s[kind] = np.average(history.time_s[rows], weights=count * units)
         for power, result in ((1, mean), (2, variance)):
-            weight = history.units[rows].astype(np.float64) ** power
+            weight = count * units**power
             delay_s = _FIXED_SHARE * history.slack_s[rows]
             after_end = _weight_longer_than(delay_s + history.time_s[rows], weight, age_s)
             still: Floats = after_end - _weight_longer_than(delay_s, weight, age_s)
@@ -130,6 +138,7 @@ def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats
 
 def _relative_rate(
     submit_s: Floats,
+    count: Floats,
     since_s: float,
     now_s: float,
     step_s: float,
@@ -141,8 +150,9 @@ def _relative_rate(
     if observed_s < _DAYS_FOR_PROFILE * _DAY_S:
         return np.ones(slots)
     whole_s = np.floor(observed_s / _DAY_S) * _DAY_S  # whole days contain each hour equally often
-    recent = submit_s[submit_s > now_s - whole_s]
-    counts = np.bincount(_hours_of_day(recent, utc_offset_s), minlength=_HOURS)
+    recent = submit_s > now_s - whole_s
+    hours_of_day = _hours_of_day(submit_s[recent], utc_offset_s)
+    counts = np.bincount(hours_of_day, weights=count[recent], minlength=_HOURS)
     if not np.sum(counts):
         return np.ones(slots)
     profile = counts / np.mean(counts)

@@ -31,7 +31,9 @@ def history(count=100, span_s=DAY, time_s=HOUR, units=2.0, slack_s=0.0, kind=0):
     """
     submit_s = np.linspace(0.0, span_s, count + 1)[:-1] + span_s / count / 2
     columns = (np.full(count, value, np.float64) for value in (time_s, units))
-    return ArrivalHistory(0.0, submit_s, *columns, np.full(count, kind), np.full(count, slack_s))
+    return ArrivalHistory(
+        0.0, submit_s, *columns, np.full(count, kind), np.full(count, slack_s), np.ones(count)
+    )
 
 
 def test_demand_rises_to_rate_times_work():
@@ -64,7 +66,7 @@ def test_few_arrivals_show_no_rate():
 def test_a_busy_hour_of_the_day_counts_more():
     submit_s = np.sort(np.concatenate([day * DAY + np.linspace(9, 10, 20) * HOUR for day in range(8)]))
     ones = np.ones(len(submit_s))
-    jobs = ArrivalHistory(0.0, submit_s, HOUR * ones, ones, np.zeros(len(ones), np.int64), 0 * ones)
+    jobs = ArrivalHistory(0.0, submit_s, HOUR * ones, ones, np.zeros(len(ones), np.int64), 0 * ones, ones)
     mean, *_ = arrival_demand(jobs, 8 * DAY + 8 * HOUR, 900.0, 24, 1)
     assert mean[0, 6] > 5 * mean[0, 0] and mean[0, 6] > 2 * mean[0, 20]
 
@@ -76,7 +78,7 @@ def test_busy_hours_keep_their_local_time_when_summer_time_begins():
     arrivals = [PastArrival("", submit_s, HOUR, "cpu=1", 0.0) for submit_s in submits]
     now_s = datetime(2026, 3, 29, 8, tzinfo=zone).timestamp()  # summer time has begun at 2:00
     empty = np.zeros(0)
-    queued = ArrivalHistory(now_s, empty, empty, empty, empty.astype(np.int64), empty)
+    queued = ArrivalHistory(now_s, empty, empty, empty, empty.astype(np.int64), empty, empty)
     signals = SignalColumns(now_s, HOUR, SignalForecast(np.ones(4), np.zeros(4)))
     with timezone("Europe/Berlin"):
         mean = expected_demand(arrivals, queued, ResourceKinds({}, ("", "*")), signals, now_s).mean
@@ -92,7 +94,8 @@ def test_busy_hours_keep_their_local_time_when_summer_time_begins():
 )
 def test_demand_is_between_zero_and_the_work_of_all_arrivals(rows, slots, now_s):
     columns = np.array(rows, np.float64).reshape(-1, 4).T
-    jobs = ArrivalHistory(0.0, columns[0], columns[1], columns[2], np.zeros(len(rows), np.int64), columns[3])
+    kinds, ones = np.zeros(len(rows), np.int64), np.ones(len(rows))
+    jobs = ArrivalHistory(0.0, columns[0], columns[1], columns[2], kinds, columns[3], ones)
     mean, deviation, _ = arrival_demand(jobs, now_s, 900.0, slots, 1)
     assert mean.shape == deviation.shape == (1, slots)
     assert np.all(np.isfinite(mean)) and np.all(mean >= -1e-9) and np.all(deviation >= 0)
@@ -110,8 +113,30 @@ def test_the_time_for_which_a_unit_is_held_counts_by_units():
         np.concatenate([np.full(len(short.units), 3.0), np.full(len(long.units), 1.0)]),
         np.concatenate([short.hardware, long.hardware]),
         np.concatenate([short.slack_s, long.slack_s]),
+        np.ones(200),
     )
     assert arrival_demand(jobs, DAY, 900.0, 4, 2).hold_s.tolist() == pytest.approx(
         [1.5 * HOUR, np.nan], nan_ok=True
     )
     assert np.isnan(arrival_demand(history(count=9), DAY, 900.0, 4, 1).hold_s[0])
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 20 * DAY), st.floats(1, DAY), st.integers(0, 64), st.integers(1, 30)),
+        max_size=12,
+    ),
+    st.floats(1, 20 * DAY),
+)
+def test_tasks_in_one_row_count_like_rows_of_one_task(rows, now_s):
+    submit_s, time_s, units, count = np.array(rows, np.float64).reshape(-1, 4).T
+
+    def demand(rows_of, counts):
+        kinds, slack_s = np.zeros(len(rows_of), np.int64), np.zeros(len(rows_of))
+        columns = submit_s[rows_of], time_s[rows_of], units[rows_of], kinds, slack_s
+        return arrival_demand(ArrivalHistory(0.0, *columns, counts), now_s, 900.0, 8, 1)
+
+    each = np.repeat(np.arange(len(rows)), count.astype(np.int64))
+    expected = demand(each, np.ones(len(each)))
+    for value, wanted in zip(demand(np.arange(len(rows)), count), expected, strict=True):
+        assert value == pytest.approx(wanted, rel=1e-6, abs=1e-3, nan_ok=True)

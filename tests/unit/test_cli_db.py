@@ -22,8 +22,8 @@ import pytest
 from store_examples import Accounting, item, record
 from stored_schemas import VERSIONS, load_schema, rows_of
 
-from slurm_energy.accounting import engine, retention
-from slurm_energy.accounting.backups import export, restore
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.backups import restore
 from slurm_energy.accounting.schema import migrations, tables, usage_tables
 from slurm_energy.accounting.usage import usage_queries
 from slurm_energy.accounting.writer_lock import writer_lock
@@ -73,11 +73,6 @@ def run(capsys, *arguments):
 
 def location(text):
     return ["--database", text]
-
-
-def test_the_choices_are_those_of_the_store():
-    assert tuple(retention.CATEGORIES) == db.PRUNABLE
-    assert tuple(export.EXPORTS) == db.EXPORTABLE
 
 
 def test_check_counts_rows_of_each_store(filled, capsys):
@@ -316,13 +311,6 @@ def test_export_selects_by_time_and_cluster(path, capsys):
     assert run(capsys, "export", "records", "--format", "parquet")[0] == 2
     (path.with_name("x.csv")).write_text("")
     assert run(capsys, "export", "records", "-o", "x.csv")[0] == 1
-
-
-def test_columns_of_an_export_end_with_their_unit():
-    for table in export.EXPORTS.values():
-        for column in table.columns:
-            if column.kind == "number":
-                assert column.name.endswith(("_s", "_joules", "_watts", "_unix_s")), column.name
 
 
 @pytest.fixture

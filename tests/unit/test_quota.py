@@ -304,6 +304,14 @@ def test_jobs_that_wait_for_other_jobs_are_held() -> None:
     assert begins.calls[1:] == [(["101"], None), (["102"], int(begin_s))]
 
 
+def test_jobs_that_wait_for_other_jobs_are_held_last() -> None:
+    first = {"account": "physics", "dependent": True, "priority": 9, "eligible_s": math.nan}
+    begins = Begins()
+    holds = QuotaHolds(Source(queue(first, {"account": "physics", "eligible_s": NOW})), begins)
+    holds.apply(QuotaStandings((use(100.0),)), NOW)
+    assert begins.calls == [(["102", "101"], int(NOW + HOLD_S))]
+
+
 # Use, rights and audit trail
 
 

@@ -111,27 +111,53 @@ def requested_units(queue: QueueColumns, kinds: ResourceKinds) -> tuple[Ints, Fl
     return np.array([kinds.row(*row) for row in rows], np.int64), units
 
 
-def array_units(
-    queue: QueueColumns, leader: Ints, units: Floats, rows: Ints, total: Floats
-) -> tuple[Floats, Floats]:
-    """Return the units that the pending tasks of each job need together, and the number of rounds.
+def pending_tasks(queue: QueueColumns, leader: Ints) -> Floats:
+    """Return the number of pending tasks of each job; 1 for jobs other than arrays.
 
-    A job array of more tasks than the cluster can run at the same time runs in several rounds, one after
-    another. The units are then those of one round. Jobs other than arrays run in one round.
-
-    Args:
-        queue: all jobs.
-        leader: for each row of the queue the row that represents its whole job array.
-        units: number of units of one task, from `requested_units`.
-        rows: index of the kind of resource of each job, from `requested_units`.
-        total: number of units of each kind of resource, from `total_units`.
+    `leader` contains for each row of the queue the row that represents its whole job array.
     """
     tasks = np.zeros(queue.count)
     waiting = np.flatnonzero((queue.state == PENDING) & ~queue.held & (queue.het_job_id == 0))
     np.add.at(tasks, leader[waiting], queue.tasks[waiting])
-    tasks = np.maximum(tasks, 1.0)
-    at_once = np.clip(np.floor(total[rows] / np.maximum(units, 1.0)), 1.0, tasks)
+    return np.maximum(tasks, 1.0)
+
+
+def array_units(tasks: Floats, units: Floats, room: Floats) -> tuple[Floats, Floats]:
+    """Return the units that the pending tasks of each job need together, and the number of rounds.
+
+    A job array of more tasks than can run at the same time runs in several rounds, one after another. The
+    units are then those of one round. Jobs other than arrays run in one round.
+
+    Args:
+        tasks: number of pending tasks, from `pending_tasks`.
+        units: number of units of one task, from `requested_units`.
+        room: maximum number of units that the tasks of each job may occupy at the same time.
+    """
+    at_once = np.clip(np.floor(room / np.maximum(units, 1.0)), 1.0, tasks)
     return units * at_once, np.ceil(tasks / at_once)
+
+
+def usual_room(capacity: Capacity, kind: int, units: float, latest_s: float) -> float:
+    """Return the median number of units that are free until the latest start of a deferrable job array.
+
+    Times at which not even one task could start do not count. An array that was planned with all units of
+    the cluster would find no time to start, because some units are nearly always in use or in reserve.
+
+    Args:
+        capacity: free resources over time.
+        kind: index of the kind of resource.
+        units: number of units of one task.
+        latest_s: latest permitted start in Unix seconds.
+
+    Returns:
+        The number of units; 0 if no task could start.
+    """
+    slots = 1 + max(0, int((latest_s - capacity.start_s) // capacity.step_s))
+    free = capacity.units[kind, :slots]
+    if capacity.reserve is not None:
+        free = free - capacity.reserve[kind, :slots]
+    free = free[free >= max(units, 1.0)]
+    return float(np.median(free)) if len(free) else 0.0
 
 
 def free_capacity(
@@ -228,6 +254,7 @@ def expected_demand(
         np.append([float(one.gpus or one.cpus or 0) for one in requests], queued.units),
         np.append(np.array(hardware, np.int64), queued.hardware),
         np.append([one.slack_s for one in arrivals], queued.slack_s),
+        np.append(np.ones(len(arrivals)), queued.count),
     )
     return arrival_demand(history, now_s, signals.step_s, signals.slots, kinds.count, utc_offsets)
 

@@ -37,7 +37,8 @@ class DeferredJob:
         predicted_s: predicted run time; None means unknown.
         held_s: total duration of earlier holds.
         held_since_s: start of the current hold; None means that the job is not held now.
-        hold_end_s: end of the last hold; None means that no hold has ended.
+        hold_end_s: end of the last hold, also by a quota or a power budget after the deferral; None means
+            that no hold has ended.
         eligible_again_s: time from which the job could start again after its user had held it or moved its
             begin time, later than the last hold; None means that neither happened.
         suspensions: number of times that the job was suspended while it ran.

@@ -21,12 +21,17 @@ from slurm_energy.controller.deferral.begin_times import BeginTimes
 from slurm_energy.controller.deferral.deferral_cycle import DeferralCycle
 from slurm_energy.controller.deferral.held_share import shared_fairly
 from slurm_energy.controller.deferral.jobs import DeferredJob
+from slurm_energy.controller.deferral.policy_options import policy_options
+from slurm_energy.controller.deferral.requested_begin_times import (
+    CHANGED_S,
+    RequestedBeginTimes,
+    note_later_begin,
+)
 from slurm_energy.controller.deferral.slack_columns import duration_column
 from slurm_energy.controller.deferral.suspended_jobs import SuspendedJob
 from slurm_energy.controller.deferral.suspensions import Suspensions
-from slurm_energy.controller.deferral.table import DeferrableRows, deferral_table
+from slurm_energy.controller.deferral.table import DeferrableRows, deferral_table, may_wait
 from slurm_energy.deferral import (
-    DeferralOptions,
     DeferralPlan,
     DeferralQueue,
     DeferralReason,
@@ -37,14 +42,13 @@ from slurm_energy.errors import UnavailableError
 from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictor
 from slurm_energy.priority.prediction_guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.scheduling_tables import add_components, leader_rows
-from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.signals import SignalColumns, SignalName
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns, QueueSource
 from slurm_energy.slurm.queue.job_update import JobUpdater
 from slurm_energy.slurm.queue.node_resources import NodeResources
 from slurm_energy.slurm.queue.squeue_source import group_job_ids
 
-_CHANGED_S = 1.0  # Slurm's times are whole seconds
 _SIGNALS = {"g": SignalName.CARBON}
 
 
@@ -82,7 +86,7 @@ class DeferralPlanner:
         self._history, self._updater = history, updater
         self._holds = BeginTimeHolds(updater, begin_times)
         self._opted_out: set[int] = set()
-        self._requested_begin_s: dict[int, float] = {}
+        self._requested = RequestedBeginTimes()
         self.suspensions = Suspensions(updater)
         self._continued: dict[int, SuspendedJob] = {}
         self.jobs: dict[int, DeferredJob] = {}
@@ -99,18 +103,7 @@ class DeferralPlanner:
         self._policy = policy(config.deferral.policy)
         guard = PredictionGuard(Mispredictions(), None)
         self._predictor = QueuePredictor(config, self._history, guard)
-        self._options = DeferralOptions(
-            slot_s=config.deferral.slot_s,
-            uncertainty_weight=config.deferral.uncertainty_weight,
-            min_saving=config.deferral.min_saving_percent / 100.0,
-            start_margin_s=config.deferral.start_margin_s,
-            reserve_weight=config.deferral.reserve_weight,
-            margin_weight=config.deferral.margin_weight,
-            suspend=config.deferral.suspend,
-            max_suspensions=config.deferral.max_suspensions,
-            min_run_s=config.deferral.min_run_s,
-            min_suspension_s=config.deferral.min_suspension_s,
-        )
+        self._options = policy_options(config.deferral)
         self.suspensions.configure(self._settings, self._options, self._currency)
 
     def stop(self) -> None:
@@ -202,14 +195,13 @@ class DeferralPlanner:
                 continue
             begin_s, record = float(queue.eligible_s[row]), int(queue.job_id[row])
             if job.held_since_s is not None and record not in self._holds.moved_jobs:
-                if now_s < begin_s <= now_s + self._settings.hold_s + _CHANGED_S:
+                if now_s < begin_s <= now_s + self._settings.hold_s + CHANGED_S:
                     self._holds.adopt(record, begin_s, now_s)
                 else:
                     job.end_hold(now_s)
-            # senergyctld sets no begin time that is further ahead: the user held the job, or moved its begin.
-            moved_s = math.inf if job.hold_end_s is None else job.hold_end_s + self._settings.hold_s
-            if job.held_since_s is None and begin_s > moved_s + _CHANGED_S:
-                job.eligible_again_s = begin_s
+            if job.held_since_s is None:
+                is_moved = record in self._holds.moved_jobs
+                note_later_begin(job, begin_s, now_s, self._settings.hold_s, is_moved=is_moved)
         self.suspensions.forget_old(now_s)
         self._continued = self.suspensions.of_rows(queue)
         for row in self._continued:
@@ -218,9 +210,7 @@ class DeferralPlanner:
                 self._holds.adopt(record, begin_s, now_s)
         records = {int(queue.job_id[row]) for row in rows}
         self._opted_out &= records
-        self._requested_begin_s = {
-            job_id: begin_s for job_id, begin_s in self._requested_begin_s.items() if job_id in pending
-        }
+        self._requested.keep(pending)
 
     def _note_changes_by_users(self, queue: QueueColumns, group: Ints) -> None:
         """Take over begin times that users have set after senergyctld had moved the begin of their job.
@@ -232,13 +222,13 @@ class DeferralPlanner:
             for row in np.flatnonzero(queue.state == PENDING).tolist():
                 job_id, begin_s = int(queue.job_id[row]), float(queue.eligible_s[row])
                 moved = times.moved.get(job_id)
-                if moved is None or moved.changed_s > queue.taken_unix_s - _CHANGED_S:
+                if moved is None or moved.changed_s > queue.taken_unix_s - CHANGED_S:
                     continue
-                if begin_s > moved.set_s + _CHANGED_S:
+                if begin_s > moved.set_s + CHANGED_S:
                     moved.original_s = moved.set_s = begin_s
                     if job := self.jobs.get(int(group[row])):
                         job.eligible_s = begin_s
-                elif begin_s < moved.set_s - _CHANGED_S and job_id in self._holds.jobs:
+                elif begin_s < moved.set_s - CHANGED_S and job_id in self._holds.jobs:
                     self._opted_out.add(job_id)
                     self.suspensions.exclude(job_id, queue.taken_unix_s)
                     self._holds.forget(job_id)
@@ -252,9 +242,9 @@ class DeferralPlanner:
         latest permitted start.
         """
         slack_s, deadline_s = duration_column(queue, "ENERGY_SLACK"), queue.deadline_s
-        rows: Ints = np.flatnonzero(
-            self._may_wait(queue, leader) & ~(np.isnan(slack_s) & np.isnan(deadline_s))
-        )
+        has_slack = ~(np.isnan(slack_s) & np.isnan(deadline_s))
+        may = may_wait(queue, leader, self._opted_out, self._continued)
+        rows: Ints = np.flatnonzero(may & has_slack)
         eligible_s = np.array([self._eligible_s(queue, group, row) for row in rows.tolist()], np.float64)
         margin_s = self._settings.deadline_margin_s
         deadline_s = deadline_s[rows] - margin_s
@@ -269,42 +259,17 @@ class DeferralPlanner:
         later = latest_s > now_s
         return rows[later], eligible_s[later], latest_s[later]
 
-    def _may_wait(self, queue: QueueColumns, leader: Ints) -> Bools:
-        """Return a mask of the pending jobs whose start may be delayed (held).
-
-        Jobs that depend on other jobs are included. Otherwise such a job would start as soon as the other
-        jobs end, before the next plan. A job that has run before is excluded. Only a job that was suspended
-        by senergyctld may be delayed again.
-        """
-        own = leader == np.arange(queue.count)
-        opted_out = np.isin(queue.job_id, list(self._opted_out))
-        new = (queue.restart_count == 0) | np.isin(np.arange(queue.count), list(self._continued))
-        may: Bools = (queue.state == PENDING) & own & ~queue.held & new & ~opted_out
-        return may
-
     def _eligible_s(self, queue: QueueColumns, group: Ints, row: int) -> float:
-        """Return the time at which the job could have started without deferral.
-
-        The time is the submission time, or the begin time that the user requested. The job_submit module
-        delays each job a little, so that the first plan can be made. That delay does not count. slurmctld
-        sets the begin time of a job when its dependency is satisfied or a hold by its user ends. Only a begin
-        time that has been in the future is therefore one that the user requested.
-        """
+        """Return the time at which the job could have started without deferral, see `RequestedBeginTimes`."""
         job_id, submit_s = int(group[row]), float(queue.submit_s[row])
         job = self.jobs.get(job_id)
         record, begin_s = int(queue.job_id[row]), float(queue.eligible_s[row])
-        original_s = self._holds.times.original_s(record, begin_s)
         if job is not None:
             is_own = job.held_since_s is not None or record in self._holds.moved_jobs
-            return job.eligible_s if is_own or not begin_s > queue.taken_unix_s + _CHANGED_S else begin_s
-        future_s = queue.taken_unix_s + _CHANGED_S
-        if original_s > future_s:
-            self._requested_begin_s[job_id] = original_s
-        elif self._requested_begin_s.get(job_id, submit_s) > future_s:
-            del self._requested_begin_s[job_id]  # the user has moved it to an earlier time
-        requested_s = self._requested_begin_s.get(job_id, submit_s)
-        is_delay = requested_s <= submit_s + math.ceil(self._settings.submit_delay_s) + _CHANGED_S
-        return submit_s if is_delay else requested_s
+            return job.eligible_s if is_own or not begin_s > queue.taken_unix_s + CHANGED_S else begin_s
+        original_s = self._holds.times.original_s(record, begin_s)
+        delay_s = self._settings.submit_delay_s
+        return self._requested.eligible_s(job_id, submit_s, original_s, queue.taken_unix_s, delay_s)
 
     def _make_plan(
         self,
@@ -359,7 +324,7 @@ class DeferralPlanner:
         self._keep_imminent_starts(cycle, rows, plan)
         self._keep_suspended(rows, plan, table)
         starts_s = plan.start_s[: len(rows)]
-        deferred = np.flatnonzero(starts_s > np.maximum(cycle.now_s, eligible_s) + _CHANGED_S)
+        deferred = np.flatnonzero(starts_s > np.maximum(cycle.now_s, eligible_s) + CHANGED_S)
         held, limit = set(self._holds.jobs), self._settings.max_held_jobs
         for at in shared_fairly(queue, rows, deferred, plan.cost_now - plan.cost, held, limit):
             row = int(rows[at])

@@ -5,9 +5,8 @@ The module needs numpy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -16,20 +15,19 @@ from slurm_energy.controller.deferral.capacity import (
     array_units,
     expected_demand,
     free_capacity,
+    pending_tasks,
     requested_units,
     resource_kinds,
     total_units,
+    usual_room,
 )
 from slurm_energy.controller.deferral.slack_columns import duration_column
-from slurm_energy.deferral import DeferralOptions, DeferralQueue
-from slurm_energy.deferral.arrival_demand import ArrivalHistory
-from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.deferral import Capacity, DeferralOptions, DeferralQueue
+from slurm_energy.deferral.arrival_demand import ArrivalDemand, ArrivalHistory
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.signals import SignalColumns
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.node_resources import NodeResources
-
-_MAX_TASKS: Final = 1000
-"""Maximum number of pending tasks of a job array that count as arrivals; it bounds the size of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,9 @@ def deferral_table(
     """Return the table for a deferral policy: first the deferrable jobs, then the urgent jobs by priority.
 
     Urgent jobs are in the table because they receive resources before the deferrable jobs. An urgent job
-    array that cannot run all its tasks at the same time counts until its last tasks end. Costs and run times
-    of a deferrable array are those of a task.
+    array that cannot run all its tasks at the same time counts until its last tasks end. A deferrable array
+    needs at most the units that are usually free until its latest start. Its cost and run time are those of a
+    task.
 
     Args:
         queue: all jobs.
@@ -89,22 +88,13 @@ def deferral_table(
     capacity = free_capacity(queue, units, hardware, kinds, time_s, nodes, signals, now_s)
     run_s, needed = time_s, units
     if capacity is not None:
-        slack_s = np.nan_to_num(duration_column(queue, "ENERGY_SLACK"))
-        slack_s[jobs.rows] = jobs.latest_start_s - jobs.eligible_s
-        tasks = np.repeat(np.arange(queue.count), np.clip(queue.tasks, 1, _MAX_TASKS))
-        queued = ArrivalHistory(
-            *(now_s, queue.submit_s[tasks], time_s[tasks]),
-            *(units[tasks], hardware[tasks], slack_s[tasks]),
-        )
         total = total_units(nodes, kinds)
+        queued = _queued_arrivals(queue, jobs, time_s, units, hardware, now_s)
         demand = expected_demand(arrivals, queued, kinds, signals, now_s)
-        capacity = replace(
-            capacity,
-            reserve=demand.mean + options.reserve_weight * demand.deviation,
-            high_reserve=demand.mean + options.margin_weight * demand.deviation,
-            release_s=demand.hold_s / np.maximum(1.0, total),
-        )
-        needed, rounds = array_units(queue, leader, units, hardware, total)
+        capacity = _with_reserves(capacity, demand, total, options)
+        tasks = pending_tasks(queue, leader)
+        room = _array_room(jobs, capacity, total, tasks, units, hardware)
+        needed, rounds = array_units(tasks, units, room)
         run_s = time_s.copy()
         run_s[urgent] *= rounds[urgent]
     return DeferralQueue(
@@ -122,6 +112,69 @@ def deferral_table(
         planned_s=np.append(jobs.planned_s, unknown),
         slack_s=np.append(jobs.latest_start_s - jobs.eligible_s, unknown),
     )
+
+
+def _queued_arrivals(
+    queue: QueueColumns, jobs: DeferrableRows, time_s: Floats, units: Floats, hardware: Ints, now_s: float
+) -> ArrivalHistory:
+    """Return the jobs of the queue as arrivals. The tasks of a job array are one row."""
+    slack_s = np.nan_to_num(duration_column(queue, "ENERGY_SLACK"))
+    slack_s[jobs.rows] = jobs.latest_start_s - jobs.eligible_s
+    count = np.maximum(queue.tasks, 1).astype(np.float64)
+    return ArrivalHistory(now_s, queue.submit_s, time_s, units, hardware, slack_s, count)
+
+
+def _array_room(
+    jobs: DeferrableRows, capacity: Capacity, total: Floats, tasks: Floats, units: Floats, hardware: Ints
+) -> Floats:
+    """Return the maximum number of units that the tasks of each job may occupy at the same time.
+
+    Urgent arrays may occupy all units of the cluster, deferrable arrays those that are usually free.
+    """
+    room: Floats = total[hardware]
+    for row, latest_s in zip(jobs.rows.tolist(), jobs.latest_start_s.tolist(), strict=True):
+        if tasks[row] > 1:
+            room[row] = usual_room(capacity, int(hardware[row]), float(units[row]), latest_s)
+    return room
+
+
+def _with_reserves(
+    capacity: Capacity, demand: ArrivalDemand, total: Floats, options: DeferralOptions
+) -> Capacity:
+    """Return the capacity with the reserves for jobs that are not submitted yet.
+
+    Args:
+        capacity: resources that running jobs leave free.
+        demand: expected demand of future jobs.
+        total: number of units of each kind of resource.
+        options: parameters of the deferral policy.
+    """
+    return replace(
+        capacity,
+        reserve=demand.mean + options.reserve_weight * demand.deviation,
+        high_reserve=demand.mean + options.margin_weight * demand.deviation,
+        release_s=demand.hold_s / np.maximum(1.0, total),
+    )
+
+
+def may_wait(queue: QueueColumns, leader: Ints, opted_out: Iterable[int], continued: Iterable[int]) -> Bools:
+    """Return a mask of the pending jobs whose start may be delayed (held).
+
+    Jobs that depend on other jobs are included. Otherwise such a job would start as soon as the other jobs
+    end, before the next plan. A job that has run before is excluded. Only a job that was suspended by
+    senergyctld may be delayed again.
+
+    Args:
+        queue: all jobs.
+        leader: for each row of the queue the row that represents its whole job array or heterogeneous job.
+        opted_out: ids of the jobs whose users have set an earlier begin time than senergyctld.
+        continued: rows of the jobs that senergyctld suspended.
+    """
+    rows = np.arange(queue.count)
+    new = (queue.restart_count == 0) | np.isin(rows, list(continued))
+    is_out = np.isin(queue.job_id, list(opted_out))
+    may: Bools = (queue.state == PENDING) & (leader == rows) & ~queue.held & new & ~is_out
+    return may
 
 
 def _urgent_rows(queue: QueueColumns, leader: Ints, deferrable: Ints) -> Ints:

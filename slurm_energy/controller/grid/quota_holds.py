@@ -44,7 +44,8 @@ class QuotaHolds:
         the use of a quota exceeds its hold level, or if jobs are held.
 
         Jobs that wait for other jobs are held too: slurmctld starts them as soon as their dependency is
-        satisfied, which may be before the next call.
+        satisfied, which may be before the next call. They are held last, because they are the least likely to
+        start before the next call.
 
         Args:
             standings: present use of each quota.
@@ -61,7 +62,7 @@ class QuotaHolds:
         queue = self._source.read()
         names: dict[int, str] = {}
         over: list[int] = []
-        for row in np.lexsort((queue.job_id, -queue.priority)).tolist():
+        for row in np.lexsort((queue.job_id, -queue.priority, queue.dependent)).tolist():
             job = int(queue.job_id[row])
             if queue.state[row] != PENDING or queue.held[row]:
                 continue

@@ -255,7 +255,7 @@ class DeferralControl:
         history = ArrivalHistory(
             *(since_s, work.submit_s[rows], work.predicted_time_s[shapes]),
             *(work.units[shapes].astype(np.float64), work.hardware[shapes]),
-            np.nan_to_num(work.slack_s[rows]),
+            *(np.nan_to_num(work.slack_s[rows]), np.ones(len(rows))),
         )
         return arrival_demand(history, now_s, step_s, slots, len(self._cluster.free))
 
