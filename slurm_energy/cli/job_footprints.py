@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slurm_energy.cli.output import note
 from slurm_energy.errors import UnavailableError
@@ -13,6 +13,9 @@ from slurm_energy.grid.footprint import Footprint, GridFactors
 from slurm_energy.protocol.energy_parts import MAX_RECORDS, PARTS_PATH, read_response, request_body
 from slurm_energy.protocol.grid_requests import grid_factors
 from slurm_energy.reports.labels.reserved_hardware import reservation_of
+
+_MAX_REQUESTS: Final = 20
+"""Maximum number of requests of a command for the energy by time."""
 
 if TYPE_CHECKING:
     from slurm_energy.protocol.controller_client import ControllerClient
@@ -49,12 +52,18 @@ def _parts_by_record(
         if usage.energy_joules and not factors.are_constant(usage.start, usage.end)
     ]
     parts: dict[str, list[KnownPart]] = {}
+    first = 0
     try:
         for first in range(0, len(ids), MAX_RECORDS):
+            if first >= _MAX_REQUESTS * MAX_RECORDS:
+                why = f"more than {_MAX_REQUESTS * MAX_RECORDS} jobs and steps"
+                raise UnavailableError("energy by time", why, "ask for fewer jobs")
             body = request_body(ids[first : first + MAX_RECORDS])
             parts |= read_response(client.post(PARTS_PATH, body))
     except UnavailableError as error:
-        note(f"emissions and cost are computed as if the power of each job were constant: {error}")
+        of_some = f" of {len(ids) - first} jobs and steps" if first else ""
+        assumption = "as if the power of each job were constant"
+        note(f"emissions and cost{of_some} are computed {assumption}: {error}")
     return parts
 
 

@@ -14,6 +14,7 @@ from typing import Final
 KnownPart = tuple[float, float, float]
 """Energy used between two times: start, end (Unix seconds) and joules."""
 
+_HOUR_S: Final = 3600.0
 _MIN_GAP_S: Final = 1.0
 """Shorter times without a period are ignored. Periods start and end at whole seconds, jobs do not."""
 
@@ -65,12 +66,19 @@ def clip(parts: Sequence[KnownPart], start: float, end: float, joules: float) ->
     return scale(inside, joules) or [(start, end, joules)]
 
 
-def merge(parts: Iterable[KnownPart]) -> list[KnownPart]:
-    """Add up the energies of parts with the same times, and return the sums in ascending order of time."""
-    sums: dict[tuple[float, float], float] = {}
+def merge_by_hour(parts: Iterable[KnownPart]) -> list[KnownPart]:
+    """Add up the energies of parts that begin in the same UTC hour and end in the same UTC hour.
+
+    The nodes of a job start and end at slightly different times. Without the sums, the number of parts would
+    grow with the number of nodes. A sum covers the time from the earliest start to the latest end of its
+    parts. The sums are returned in ascending order of time.
+    """
+    sums: dict[tuple[int, int], KnownPart] = {}
     for start, end, joules in parts:
-        sums[start, end] = sums.get((start, end), 0.0) + joules
-    return [(start, end, joules) for (start, end), joules in sorted(sums.items())]
+        hours = int(start // _HOUR_S), int(-(-end // _HOUR_S))
+        first, last, total = sums.get(hours, (start, end, 0.0))
+        sums[hours] = min(first, start), max(last, end), total + joules
+    return sorted(sums.values())
 
 
 def scale(parts: Sequence[KnownPart], joules: float) -> list[KnownPart]:

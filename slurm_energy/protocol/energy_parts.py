@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.grid.energy_parts import KnownPart
+from slurm_energy.quantities import shown
 
 PARTS_PATH: Final = "/v1/energy-parts"
 MAX_RECORDS: Final = 1000
@@ -29,11 +30,15 @@ def read_record_ids(body: Mapping[str, Any]) -> list[str]:
     Raises:
         UsageError: the body is malformed.
     """
+    for key in body:
+        if key != "record_ids":
+            raise UsageError(f"unknown key '{shown(str(key))}'")
     ids = body.get("record_ids")
     if not isinstance(ids, list) or len(ids) > MAX_RECORDS:
         raise UsageError(f"'record_ids' is not a list of at most {MAX_RECORDS}")
-    if not all(isinstance(one, str) and len(one) <= _MAX_ID for one in ids):
-        raise UsageError(f"'record_ids' has an element that is not a text of at most {_MAX_ID} characters")
+    if not all(isinstance(one, str) and len(one) <= _MAX_ID and one.isprintable() for one in ids):
+        what = f"printable text of at most {_MAX_ID} characters"
+        raise UsageError(f"'record_ids' has an element that is not a {what}")
     return ids
 
 

@@ -20,7 +20,7 @@ from slurm_energy.slurm import admin_comment
 from slurm_energy.slurm.admin_comment import AdminComment, read_admin_comments, write_admin_comment
 from slurm_energy.slurm.command import CommandFailedError
 
-JOB = EndedJob(5.0, "c1", 12, 1.0, "12", 3600.0, 100.0, 136.0, "edp", 1, [(100.0, 136.0, 3600.0)])
+JOB = EndedJob(5.0, "c1", 12, 1.0, "12", 3600.0, 100.0, 136.0, "edp", 1, "r1")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,8 @@ def test_only_empty_comments_and_own_flags_are_replaced(text, free):
 @given(st.from_regex(r"[a-z][a-z0-9`_-]{0,30}", fullmatch=True), st.none() | st.floats(0, 1e15))
 def test_the_comment_is_ascii_json_also_with_backticks_for_quotation_marks(policy, joules):
     flags = {"ENERGY_CAP": "200"}
-    text = comment_text(JOB._replace(policy=policy, energy_joules=joules), GridFactors(), flags)
+    job = JOB._replace(policy=policy, energy_joules=joules)
+    text = comment_text(job, [(100.0, 136.0, joules)], GridFactors(), flags)
     assert text.isascii() and text.isprintable()
     assert json.loads(text.replace('"', "`").replace("`", '"')) == json.loads(text)
     figures = json.loads(text)[KEY]

@@ -394,9 +394,12 @@ def test_energy_by_time_is_visible_with_the_records_of_the_job(controller):
         assert first == pytest.approx([1800.0, 3600.0, 12.5])
         assert second == pytest.approx([3600.0, 7200.0, 37.5])
         assert (await c.post(body, uid=BOB, target="/v1/energy-parts"))[1]["parts"] == {}
-        for wrong in ({}, {"record_ids": "a"}, {"record_ids": [1]}, {"record_ids": ["a"] * 1001}):
+        malformed = ("a", [1], ["a"] * 1001, ["a" * 257], ["a\n"])
+        for wrong in ({}, *({"record_ids": ids} for ids in malformed)):
             answer = await c.post(wrong, uid=ALICE, target="/v1/energy-parts")
             assert refused(answer, 400, 2, "record_ids")
+        answer = await c.post({"record_ids": [], "jobs": [1]}, uid=ALICE, target="/v1/energy-parts")
+        assert refused(answer, 400, 2, "unknown key 'jobs'")
         return True
 
     assert controller.session(story)

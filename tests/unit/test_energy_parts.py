@@ -6,9 +6,12 @@ The tests cover the division by the periods of the nodes, who may read it, and t
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,21 +22,23 @@ import report_examples as examples
 from hypothesis import given
 from hypothesis import strategies as st
 from period_examples import period
+from sqlalchemy import event
 from store_examples import NOW, Accounting, item, job
 
-from slurm_energy.accounting.history.ended_jobs import ended_jobs
 from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.usage.job_parts import parts_of_records
-from slurm_energy.cli import acct_query
+from slurm_energy.cli import acct_query, job_footprints
 from slurm_energy.cli.main import main
-from slurm_energy.controller.records.admin_comments import KEY, comment_text
+from slurm_energy.controller.records.admin_comments import KEY, AdminCommentWriter
 from slurm_energy.errors import UnavailableError
 from slurm_energy.grid.energy_parts import KnownPart, clip, divide
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.grid.series import GridSeries, SeriesSource
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.protocol.energy_parts import MAX_RECORDS, PARTS_PATH
+from slurm_energy.slurm import admin_comment
 
 HOUR = 3600
 KWH = 3.6e6
@@ -155,17 +160,100 @@ def test_jobs_without_periods_have_no_parts(store_location: Path | str) -> None:
     assert not parts_of(store, delivered(store, "n1", 1.0))
 
 
+def test_the_parts_of_many_jobs_need_few_queries(store_location: Path | str) -> None:
+    store = Accounting(store_location)
+    ids = []
+    for job_id in range(1, 61):
+        store_hours(store, f"n{job_id}", 0.6, 0.4, job_id=job_id)
+        energy = (examples.component("cpu", KWH),)
+        times = {"start": float(T0), "end": float(T0 + 2 * HOUR)}
+        record = examples.record(job_id, f"n{job_id}", cluster="c1", components=energy, **times)
+        ids += store.deliver(item(record.to_json()))
+    statements = []
+    with store.connect(read_only=True) as connection:
+        event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+        parts = parts_of_records(connection, ids, None)
+        with pytest.raises(UnavailableError, match=r"it takes longer than 0 s.*ask for fewer jobs"):
+            parts_of_records(connection, ids, None, limit_s=0.0)
+    assert set(parts) == set(ids)
+    assert {tuple(joules for _, _, joules in some) for some in parts.values()} == {(0.6 * KWH, 0.4 * KWH)}
+    assert len([statement for statement in statements if "FROM periods" in statement]) < 10
+
+
+def test_nodes_that_start_at_slightly_different_times_share_the_parts_of_an_hour(
+    store_location: Path | str,
+) -> None:
+    store = Accounting(store_location)
+    ids = []
+    for node in range(5):
+        store_hours(store, f"n{node}", 0.6, 0.4)
+        times = {"start": T0 + 0.1 * node, "end": T0 + 2 * HOUR - 0.1 * node}
+        record = examples.record(
+            1, f"n{node}", cluster="c1", components=(examples.component("cpu", KWH),), **times
+        )
+        ids += store.deliver(item(record.to_json()))
+    (parts,) = parts_of(store, *ids).values()
+    assert parts == [
+        (T0, T0 + HOUR, pytest.approx(3.0 * KWH)),
+        (T0 + HOUR, T0 + 2 * HOUR, pytest.approx(2.0 * KWH)),
+    ]
+
+
 # Figures
 
 
 def test_the_admin_comment_has_the_figures_of_the_example_on_the_page(store: Accounting) -> None:
     for node in ("n1", "n2"):
         delivered(store, node, 1.0)
-    store.learn(job(1, nodes=2, start=float(T0), end=float(T0 + 2 * HOUR)))
-    with store.connect(read_only=True) as connection:
-        (ended,), _, _ = ended_jobs(connection, (0.0, 0))
-    figures = json.loads(comment_text(ended, FACTORS, {}))[KEY]
+    store.learn(job(1, nodes=2, start=float(T0), end=float(T0 + 2 * HOUR)), now=time.time())
+    figures = written_comment(store, FACTORS)[0]
     assert (figures["co2e_grams"], figures["cost"]) == (700.5, pytest.approx(0.7005))
+
+
+@pytest.mark.parametrize(
+    ("factors", "comment", "is_read"),
+    [(FACTORS, "", True), (GridFactors(), "", False), (FACTORS, "own", False)],
+)
+def test_parts_are_read_only_if_the_comment_depends_on_them(
+    store: Accounting, factors: GridFactors, comment: str, is_read: bool
+) -> None:
+    delivered(store, "n1", 1.0)
+    store.learn(job(1, start=float(T0), end=float(T0 + 2 * HOUR)), now=time.time())
+    assert (parts_of_records in written_comment(store, factors, comment)[1]) == is_read
+
+
+def written_comment(
+    store: Accounting, factors: GridFactors, comment: str = ""
+) -> tuple[dict[str, Any], list[object]]:
+    """Return the figures in the AdminComment that is written for job 1, and the functions that read data.
+
+    Args:
+        store: database that contains the job.
+        factors: factors of emissions and cost.
+        comment: present AdminComment of the job.
+    """
+    reads: list[object] = []
+    written: list[str] = []
+
+    class Reader:
+        async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
+            reads.append(function)
+            with store.connect(read_only=True) as connection:
+                return function(connection, *arguments)
+
+    async def factors_between(start: float, end: float) -> GridFactors:
+        return factors
+
+    def run(argv: Sequence[str]) -> str:
+        if argv[0] == "sacct":
+            return f"{1:<20} {900:<24} {comment:<{admin_comment.MAX_LENGTH}} \n"
+        written.append(argv[-1].partition("=")[2])
+        return ""
+
+    failures = RepeatedFailureLog(logging.getLogger())
+    writer = AdminCommentWriter(lambda: True, Reader(), run, factors_between, failures)  # type: ignore[arg-type]
+    asyncio.run(writer.write())
+    return json.loads(written[0])[KEY] if written else {}, reads
 
 
 def two_hours(job_id: int) -> list[dict[str, Any]]:
@@ -238,6 +326,16 @@ def test_the_parts_of_many_jobs_are_requested_in_portions(controller, capsys) ->
     rows, _ = acct(capsys)
     assert {row.partition("|")[2] for row in rows} == {"700.5|0.7005"}
     assert [len(body["record_ids"]) for _, body in controller.posted] == [MAX_RECORDS, MAX_RECORDS]
+
+
+def test_a_command_makes_at_most_twenty_requests(controller, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(job_footprints, "MAX_RECORDS", 1)
+    ids = range(1, 13)
+    controller.answers["/v1/records"] = {"scope": "all", "records": [r for n in ids for r in two_hours(n)]}
+    controller.answers[PARTS_PATH] = parts_response(*ids)
+    _, notes = acct(capsys)
+    assert len(controller.posted) == 20
+    assert "emissions and cost of 4 jobs and steps are computed as if the power" in notes
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(0, 3)), max_size=9)

@@ -7,14 +7,11 @@ The order lets a reader continue after the last job that it has read.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row, and_, or_, select
 
 from slurm_energy.accounting.schema import tables
-from slurm_energy.accounting.usage.job_parts import parts_of_records
-from slurm_energy.grid.factor import EnergyPart
 
 BATCH: Final = 50
 _jobs, _records = tables.jobs.c, tables.records.c
@@ -30,7 +27,7 @@ class EndedJob(NamedTuple):
         start, end: earliest start and latest end of the records, Unix seconds.
         policy: energy policy.
         nodes: number of nodes.
-        parts: energy by time; a single part if its division by time is unknown.
+        record_id: id of the first record. The energy by time can be requested with it.
     """
 
     updated: float
@@ -43,7 +40,7 @@ class EndedJob(NamedTuple):
     end: float
     policy: str
     nodes: int
-    parts: Sequence[EnergyPart]
+    record_id: str
 
 
 Position = tuple[float, int]
@@ -95,12 +92,8 @@ def _ended_job(connection: Connection, row: Row[Any]) -> EndedJob | None:
     joules = [record.energy_joules for record in records]
     energy = None if None in joules else math.fsum(joules)
     start, end = min(record.start for record in records), max(record.end for record in records)
-    parts: Sequence[EnergyPart] | None = None
-    if energy is not None:
-        record_id = records[0].record_id
-        parts = parts_of_records(connection, [record_id], None).get(record_id)
     return EndedJob(
         *(row.updated, row.cluster, row.job_id, row.submit, row.display_id),
         *(energy, start, end, records[0].policy, len(records)),
-        parts or [(start, end, energy)],
+        records[0].record_id,
     )

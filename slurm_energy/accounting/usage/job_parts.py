@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select
@@ -13,18 +15,36 @@ from slurm_energy.accounting.records.periods import JOB
 from slurm_energy.accounting.records.record_conditions import is_visible, r
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.schema.tables import periods
-from slurm_energy.grid.energy_parts import KnownPart, clip, divide, merge
+from slurm_energy.errors import UnavailableError
+from slurm_energy.grid.energy_parts import KnownPart, clip, divide, merge_by_hour
 
 _JOULES_PER_MICROJOULE: Final = 1e-6
 _CHUNK: Final = 200
 """Maximum number of values in a condition."""
 
+LIMIT_S: Final = 20.0
+"""Maximum time of the queries of a request."""
+_JOBS: Final = 50
+"""Maximum number of jobs whose records are read with one query."""
+_MAX_NODE_HOURS: Final = 100_000
+"""Maximum number of hours of nodes whose periods are read with one query, except for a single job."""
+_MAX_PARTS: Final = 500_000
+"""Maximum number of parts in a response."""
+_HOUR_S: Final = 3600.0
+
+_Job = tuple[str, int]
+"""Cluster and id of a job."""
 _NodeRun = tuple[str, int]
 """A run of a job on one node: node and restart count."""
+_JobRows = Mapping[int, Sequence[Row[Any]]]
+"""Records by id of the job."""
 
 
 def parts_of_records(
-    connection: Connection, record_ids: Collection[str], visible: Visibility | None
+    connection: Connection,
+    record_ids: Collection[str],
+    visible: Visibility | None,
+    limit_s: float = LIMIT_S,
 ) -> dict[str, list[KnownPart]]:
     """Return the energy of jobs and steps by time, on all their nodes together.
 
@@ -33,18 +53,30 @@ def parts_of_records(
         record_ids: for each job or step, the id of one of its records. Further ids of the same job or step
             are ignored.
         visible: records that the caller may see; None means all.
+        limit_s: maximum time that all queries together may take. A query that runs is not aborted.
 
     Returns:
         The parts by record id, in ascending order. A record id is absent if the record is unknown or hidden,
         or if no division by time is known.
+
+    Raises:
+        UnavailableError: the queries take longer than `limit_s`, or the parts are too many.
     """
-    by_job: dict[tuple[str, int], list[Row[Any]]] = defaultdict(list)
+    end_s = time.monotonic() + limit_s
+    by_job: dict[_Job, list[Row[Any]]] = defaultdict(list)
     for row in _requested(connection, sorted(set(record_ids)), visible):
         by_job[row.cluster, row.job_id].append(row)
     parts: dict[str, list[KnownPart]] = {}
-    for (cluster, job_id), requested in by_job.items():  # job by job, which bounds the rows in memory
-        of_job = _parts_of_job(connection, cluster, job_id, requested)
-        parts |= {record_id: some for record_id, some in of_job if len(some) > 1}
+    count = 0
+    for cluster, requested in _groups(by_job):
+        for record_id, some in _parts_of_jobs(connection, cluster, requested):
+            if len(some) > 1:
+                parts[record_id] = some
+                count += len(some)
+            if time.monotonic() >= end_s:
+                raise UnavailableError("query", f"it takes longer than {limit_s:g} s", "ask for fewer jobs")
+            if count > _MAX_PARTS:
+                raise UnavailableError("query", f"more than {_MAX_PARTS} parts", "ask for fewer jobs")
     return parts
 
 
@@ -57,16 +89,54 @@ def _requested(connection: Connection, ids: Sequence[str], visible: Visibility |
         yield from connection.execute(query.order_by(r.c.record_id))
 
 
+def _groups(by_job: Mapping[_Job, list[Row[Any]]]) -> Iterator[tuple[str, _JobRows]]:
+    """Yield groups of jobs of one cluster whose records are read together.
+
+    The jobs are in the order of their starts, so that the time of a group is short.
+    """
+    order = sorted(by_job, key=lambda job: (job[0], min(row.start for row in by_job[job])))
+    for cluster, of_cluster in groupby(order, key=itemgetter(0)):
+        jobs = list(of_cluster)
+        for first in range(0, len(jobs), _JOBS):
+            yield cluster, {job[1]: by_job[job] for job in jobs[first : first + _JOBS]}
+
+
+def _parts_of_jobs(
+    connection: Connection, cluster: str, requested: _JobRows
+) -> Iterator[tuple[str, list[KnownPart]]]:
+    """Yield a record id and the parts for each requested run of some jobs and of their steps."""
+    measured = _measured_records(connection, cluster, requested)
+    for jobs in _batches(measured):
+        energies = _period_energies(connection, cluster, jobs, measured)
+        for job_id in jobs:
+            yield from _parts_of_job(requested[job_id], measured[job_id], energies[job_id])
+
+
+def _batches(measured: _JobRows) -> Iterator[list[int]]:
+    """Yield the ids of jobs whose periods are read together, which bounds the rows in memory."""
+    jobs: list[int] = []
+    hours = 0.0
+    for job_id, rows in measured.items():
+        of_job = sum((row.end - row.start) / _HOUR_S + 2 for row in rows if not row.step)
+        if jobs and hours + of_job > _MAX_NODE_HOURS:
+            yield jobs
+            jobs, hours = [], 0.0
+        jobs.append(job_id)
+        hours += of_job
+    if jobs:
+        yield jobs
+
+
 def _parts_of_job(
-    connection: Connection, cluster: str, job_id: int, requested: Sequence[Row[Any]]
+    requested: Sequence[Row[Any]],
+    measured: Sequence[Row[Any]],
+    energies: Mapping[_NodeRun, Sequence[KnownPart]],
 ) -> Iterator[tuple[str, list[KnownPart]]]:
     """Yield a record id and the parts for each requested run of a job and of its steps.
 
     The parts include the records of the run or step on all nodes. The times of these records must overlap the
     time of the requested record, because Slurm may use a job id again.
     """
-    measured = _measured_records(connection, cluster, job_id, {row.step for row in requested} | {""})
-    energies = _period_energies(connection, cluster, job_id)
     whole: dict[_NodeRun, list[KnownPart]] = defaultdict(list)
     by_step: dict[tuple[str, int], list[Row[Any]]] = defaultdict(list)
     for row in measured:
@@ -85,38 +155,56 @@ def _parts_of_job(
             for row in by_step[key]
             if _overlap(row, one)
         ]
-        yield one.record_id, merge(chain.from_iterable(divided))
+        yield one.record_id, merge_by_hour(chain.from_iterable(divided))
 
 
 def _overlap(one: Row[Any], other: Row[Any]) -> bool:
     return bool(one.start <= other.end and one.end >= other.start)
 
 
-def _measured_records(
-    connection: Connection, cluster: str, job_id: int, steps: Collection[str]
-) -> Sequence[Row[Any]]:
-    """Return the records of some steps of a job whose energy is known, in the order of their starts.
+def _measured_records(connection: Connection, cluster: str, requested: _JobRows) -> _JobRows:
+    """Return the records of jobs and their requested steps whose energy is known.
 
-    An empty step means the whole job.
+    The records of each job are in the order of their starts. Only records whose time overlaps the time of
+    the requested records are read.
     """
-    names = ("node", "restart_count", "step", "start", "end", "energy_joules")
+    names = ("job_id", "node", "restart_count", "step", "start", "end", "energy_joules")
+    every = [row for rows in requested.values() for row in rows]
     query = select(*(r.c[name] for name in names)).where(
         r.c.cluster == cluster,
-        r.c.job_id == job_id,
-        r.c.step.in_(sorted(steps)),
+        r.c.job_id.in_(sorted(requested)),
+        r.c.step.in_(sorted({row.step for row in every} | {""})),
+        r.c.start <= max(row.end for row in every),
+        r.c.end >= min(row.start for row in every),
         r.c.energy_joules.is_not(None),
     )
-    return connection.execute(query.order_by(r.c.start)).fetchall()
+    measured: dict[int, list[Row[Any]]] = {job_id: [] for job_id in requested}
+    for row in connection.execute(query.order_by(r.c.start)):
+        measured[row.job_id].append(row)
+    return measured
 
 
-def _period_energies(connection: Connection, cluster: str, job_id: int) -> dict[_NodeRun, list[KnownPart]]:
-    """Return the energy of a job by period, for each node and run."""
+def _period_energies(
+    connection: Connection, cluster: str, jobs: Sequence[int], measured: _JobRows
+) -> dict[int, dict[_NodeRun, list[KnownPart]]]:
+    """Return the energy of jobs by period, for each job and for each of its nodes and runs.
+
+    Only periods within the times of the measured records are read.
+    """
+    energies: dict[int, dict[_NodeRun, list[KnownPart]]] = {job: defaultdict(list) for job in jobs}
+    whole = [row for job in jobs for row in measured[job] if not row.step]
+    if not whole:
+        return energies
     columns = periods.c
-    query = select(columns.node, columns.restart_count, columns.start, columns.end, columns.total_uj).where(
-        columns.cluster == cluster, columns.job_id == job_id, columns.kind == JOB
+    names = ("job_id", "node", "restart_count", "start", "end", "total_uj")
+    query = select(*(columns[name] for name in names)).where(
+        columns.cluster == cluster,
+        columns.job_id.in_(jobs),
+        columns.kind == JOB,
+        columns.start < max(row.end for row in whole),
+        columns.end > min(row.start for row in whole),
     )
-    energies: dict[_NodeRun, list[KnownPart]] = defaultdict(list)
-    for node, restart_count, start, end, microjoules in connection.execute(query):
+    for job_id, node, restart_count, start, end, microjoules in connection.execute(query):
         part = float(start), float(end), int(microjoules) * _JOULES_PER_MICROJOULE
-        energies[node, restart_count].append(part)
+        energies[job_id][node, restart_count].append(part)
     return energies

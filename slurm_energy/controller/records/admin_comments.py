@@ -10,12 +10,14 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from slurm_energy.accounting.history.ended_jobs import EndedJob, Position, ended_jobs
+from slurm_energy.accounting.usage.job_parts import parts_of_records
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import EnergyError
+from slurm_energy.grid.factor import EnergyPart
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.admin_comment import AdminComment, read_admin_comments, write_admin_comment
@@ -87,12 +89,25 @@ class AdminCommentWriter:
             comment = texts.get((job.job_id, float(int(job.submit))))
             if comment is not None and is_free(comment):
                 factors = await self._factors(job.start, job.end)
+                parts = await self._parts(job, factors)
                 flags = parse_comment_flags(comment.text)
-                text = await asyncio.to_thread(comment_text, job, factors, flags)
+                text = await asyncio.to_thread(comment_text, job, parts, factors, flags)
                 await asyncio.to_thread(write_admin_comment, job.job_id, job.cluster, text, self._run)
                 await asyncio.sleep(1 / _MAX_RATE_PER_S)
         self._after = last
         return more
+
+    async def _parts(self, job: EndedJob, factors: GridFactors) -> Sequence[EnergyPart]:
+        """Return the energy of a job by time.
+
+        The whole job is one part if its energy is unknown, if its division by time is unknown, or if the
+        division makes no difference because no factor changes while the job runs.
+        """
+        if job.energy_joules is not None and not factors.are_constant(job.start, job.end):
+            parts = await self._store.read(parts_of_records, [job.record_id], None)
+            if job.record_id in parts:
+                return parts[job.record_id]
+        return [(job.start, job.end, job.energy_joules)]
 
 
 def is_free(comment: AdminComment) -> bool:
@@ -103,13 +118,21 @@ def is_free(comment: AdminComment) -> bool:
     return not comment.text or is_only_flags(comment.text)
 
 
-def comment_text(job: EndedJob, factors: GridFactors, flags: dict[str, str]) -> str:
+def comment_text(
+    job: EndedJob, parts: Sequence[EnergyPart], factors: GridFactors, flags: dict[str, str]
+) -> str:
     """Return the AdminComment text of a job: a JSON object with one key, in ASCII.
 
     Unknown values are null. sacctmgr replaces each quotation mark by a backtick. The texts in the object
     must therefore contain no backticks.
+
+    Args:
+        job: the ended job.
+        parts: energy of the job by time.
+        factors: factors of emissions and cost.
+        flags: energy flags of the job.
     """
-    footprint = factors.footprint(job.parts)
+    footprint = factors.footprint(parts)
     elapsed_s = job.end - job.start
     watts = None if job.energy_joules is None or elapsed_s <= 0 else job.energy_joules / elapsed_s
     figures = {

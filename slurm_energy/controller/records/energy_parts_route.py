@@ -25,6 +25,7 @@ async def find(body: bytes, rights: Rights, read: Callable[..., Awaitable[Any]])
 
     Raises:
         UsageError: the body is malformed.
+        UnavailableError: the request takes too long, or the response is too large.
     """
     record_ids = await asyncio.to_thread(lambda: read_record_ids(read_object(body)))
     return rights.described() | {"parts": await read(parts_of_records, record_ids, rights.visibility)}
