@@ -231,7 +231,7 @@ def test_a_budget_that_the_site_only_observes_is_never_enforced(tmp_path: Path) 
     own = '[budget]\nmode = "observe"\n\n[[budgets]]\nname = "row-1"\nnodes = "n[1-4]"\nwatts = 1000\n'
     file.write_text(own)
     at(study).begin_stage(request(tmp_path, SHADOW), "c")
-    with pytest.raises(UsageError, match="would also enforce budgets that the site only observes: row-1"):
+    with pytest.raises(UsageError, match="would also enforce budgets that the site does not enforce: row-1"):
         at(study).begin_stage(request(tmp_path, ALL, skip_stages=True), "c")
     assert tomllib.loads(file.read_text())["budget"]["mode"] == "observe"
     at(study).undo("stop", "c")

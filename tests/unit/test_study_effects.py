@@ -16,6 +16,8 @@ from property_examples import examples
 from slurm_energy.study.effects.effects import carry_over, difference_effect, switchback_effect
 from slurm_energy.study.effects.period_series import PeriodSeries
 from slurm_energy.study.effects.placebo import difference_placebo, switchback_placebo
+from slurm_energy.study.goals.objective import StudyLimit
+from slurm_energy.study.goals.verdicts import LimitVerdict, judge_limit
 from slurm_energy.study.rollout.assignment import draw_switchback
 from slurm_energy.study.statistics.student_t import student_cdf, student_quantile
 
@@ -189,3 +191,14 @@ def test_a_drifting_baseline_fails_the_placebo_check_of_before_and_after():
     series = days(28, 0, noise=0.002)
     drifting = replace(series, value=series.value * np.where(np.arange(28) >= 14, 1.2, 1.0))
     assert not difference_placebo(drifting, None).passes
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(49, LimitVerdict.AT_RISK), (63, LimitVerdict.BROKEN)])
+def test_a_single_treated_period_breaks_no_limit_by_its_interval(count, verdict):
+    class Periods:
+        def series(self, kpi, account):
+            return long_periods(7, 4, 1, effect=0.09).rows(np.arange(63) < count)
+
+    (result,) = judge_limit(Periods(), StudyLimit(kpi="mean_jct_s", worse_percent=2.0))
+    assert result.level_low > result.maximum  # the whole interval is beyond the limit
+    assert result.verdict is verdict

@@ -54,6 +54,7 @@ class EffectEstimate:
         freedom: degrees of freedom.
         treated_periods, control_periods: number of rows of the series with and without the change. These are
             days, also if drawn periods of several days are compared.
+        treated_units: number of drawn periods, or else of days, with the change that are compared.
         is_relative: whether the change is a fraction of the untreated value.
         adjusted_for: factors for which the comparison adjusts.
     """
@@ -67,6 +68,7 @@ class EffectEstimate:
     freedom: float
     treated_periods: int
     control_periods: int
+    treated_units: int
     is_relative: bool
     adjusted_for: tuple[str, ...] = ()
 
@@ -112,7 +114,8 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
     if series.block is not None and _assignments(series) >= _MIN_ASSIGNMENTS:
         bounds = _randomisation_bounds(series, columns, values, estimate, bounds, seed, level)
     names = adjusted + names + (["expected energy"] if has_expected else [])
-    return _effect("switchback", days, estimate, bounds, level, is_relative, names)
+    units = int(series.is_treated.sum())
+    return _effect("switchback", days, estimate, bounds, level, is_relative, names, units)
 
 
 def difference_effect(
@@ -199,6 +202,7 @@ def _effect(
     level: float,
     is_relative: bool,
     names: list[str],
+    units: int | None = None,
 ) -> EffectEstimate:
     change, low, high = (float(np.expm1(x)) if is_relative else x for x in (estimate.value, *bounds))
     treated = int(series.is_treated.sum())
@@ -212,6 +216,7 @@ def _effect(
         estimate.freedom,
         treated,
         len(series.value) - treated,
+        treated if units is None else units,
         is_relative,
         tuple(names),
     )

@@ -370,7 +370,9 @@ def _remarks(periods: EffectPeriods, check: PlaceboCheck | None, lag: EffectEsti
     if late:
         remarks.append(f"{late} days do not count: the configuration was not that of their arm all day")
     if check is None:
-        remarks.append("the baseline has too few days or periods for a placebo check")
+        remarks.append(
+            "a placebo check needs a baseline of at least 8 days, or of 8 periods with --period-days above 1"
+        )
     elif not check.passes:
         remarks.append(
             f"the placebo check fails: {check.false_effects} of {check.trials} imagined deployments in the "

@@ -25,7 +25,12 @@ from slurm_energy.study.goals.objective import StudyLimit, StudyTarget
 _ALARM_DAYS: Final = 3
 """Consecutive days beyond a limit and beyond the whole range of the baseline that prove a broken limit."""
 _MIN_TREATED: Final = 4
-"""Treated periods from which an interval may declare a limit broken."""
+"""Treated days from which an interval may declare a limit broken."""
+_MIN_UNITS: Final = 2
+"""Treated drawn periods from which an interval may declare a limit broken.
+
+The interval of a single period assumes that its deviation is that of the periods of the baseline.
+"""
 
 
 class TargetVerdict(StrEnum):
@@ -186,8 +191,11 @@ def _interval_verdict(
     level, level_low, level_high = levels
     if estimate is None or level != level:
         return LimitVerdict.UNKNOWN, "too few days"
-    if (level_low > high or level_high < low) and estimate.treated_periods >= _MIN_TREATED:
-        return LimitVerdict.BROKEN, "the whole interval is beyond the limit"
+    is_enough = estimate.treated_periods >= _MIN_TREATED and estimate.treated_units >= _MIN_UNITS
+    if level_low > high or level_high < low:
+        if is_enough:
+            return LimitVerdict.BROKEN, "the whole interval is beyond the limit"
+        return LimitVerdict.AT_RISK, "the whole interval is beyond the limit, but too few periods are treated"
     if level > high or level < low:
         return LimitVerdict.AT_RISK, "the estimate is beyond the limit, its interval is not"
     return LimitVerdict.KEPT, "the estimate is within the limit"

@@ -171,14 +171,14 @@ def _budget(
 
     Raises:
         UsageError: the mode `enforce`, which applies to all budgets, would also enforce budgets that the site
-            only observes.
+            does not enforce.
     """
     enforces = site.get("budget", {}).get("mode", "off") == "enforce"
     if enforces and not stage.applies:
         return StageKeys((), ("the site enforces budgets already: this one has no shadow beside them",))
     observed = [] if enforces else [str(table.get("name")) for table in site.get("budgets", ())]
     if observed and stage.applies:
-        why = f"would also enforce budgets that the site only observes: {', '.join(observed)}"
+        why = f"would also enforce budgets that the site does not enforce: {', '.join(observed)}"
         raise UsageError("power budget", why, "remove them, or set budget.mode = enforce first")
     assert alternative.budget_watts is not None
     table: dict[str, Any] = {"name": BUDGET_NAME}
