@@ -185,27 +185,28 @@ class _FactsWriter:
     def _write(self, cluster: str, facts: JobFacts, *, has_new_record: bool = False) -> tuple[int, bool]:
         """Store facts unless they are stored already. Return the row id and whether the row changed.
 
-        The column `updated` is written once per transaction in two cases. The facts of a running job always
-        count as changed, because the column states the age of the facts. A job with a new record counts as
-        changed, because readers that follow the order of this column look again whether the job is complete.
+        The column `updated` is set whenever the facts change. It is also renewed, at most once per
+        transaction, if the facts are unchanged in two cases. The job still runs: the column then states the
+        age of its facts. A record was linked to the job: readers that follow the order of this column then
+        check again whether the job is complete.
         """
         submit = facts.submit or 0.0
         stored = self._stored.setdefault((cluster, facts.job_id), {})
         values = {name: getattr(facts, name) for name in _COLUMNS}
         values["finished"] = facts.finished and _is_settled(facts, self._now)
-        dated = {**values, "updated": self._now}
+        row_values = {**values, "updated": self._now}
         row = stored.get(submit)
         if row is None:
             key = {"cluster": cluster, "job_id": facts.job_id, "submit": submit}
-            new = self._connection.execute(_INSERT, {**key, **dated})
+            new = self._connection.execute(_INSERT, {**key, **row_values})
             assert new.inserted_primary_key is not None
-            stored[submit] = {**dated, "id": int(new.inserted_primary_key[0])}
+            stored[submit] = {**row_values, "id": int(new.inserted_primary_key[0])}
             return stored[submit]["id"], True
-        needs_date = (facts.end is None or has_new_record) and row["updated"] != self._now
-        if not needs_date and all(row[name] == value for name, value in values.items()):
+        must_renew = (facts.end is None or has_new_record) and row["updated"] != self._now
+        if not must_renew and all(row[name] == value for name, value in values.items()):
             return row["id"], False
-        self._connection.execute(_UPDATE, {"row": row["id"], **dated})
-        row.update(dated)
+        self._connection.execute(_UPDATE, {"row": row["id"], **row_values})
+        row.update(row_values)
         return row["id"], True
 
 
