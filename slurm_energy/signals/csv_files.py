@@ -37,6 +37,8 @@ _CARBON_COLUMNS: Final = {"avg_ci": 1.0, "gco2_per_kwh": 1.0, "carbon_g_per_kwh"
 _MAX_VALUE: Final = 1e12
 _MAX_DEVIATION: Final = 0.1
 """Maximum deviation of the time of a row from equal spacing, as a share of a step."""
+_MIN_SINGLE_STEPS: Final = 0.75
+"""Minimum share of the distances between rows that are one step, if the rows are equally spaced."""
 _MIN_STEP_S: Final = 300.0
 """Minimum step of a series with unequally spaced rows. Shorter steps would make forecasts slow."""
 _FORMAT: Final = "write a header such as time,EUR/MWh or time,g/kWh, and one row per hour"
@@ -85,7 +87,8 @@ def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSe
     if not times:
         raise UsageError(name, "has no rows", _FORMAT)
     step_s = usual_step_s(times)
-    _check_length(times, step_s, name)
+    if (times[-1] - times[0]) / step_s > MAX_ROWS:
+        raise UsageError(name, f"covers more than {MAX_ROWS} steps of {step_s:g} s", "check the times")
     rows = _equal_steps(times, step_s)
     if rows is None:
         return _held_values(times, values, _common_step_s(times) or step_s, name)
@@ -94,29 +97,31 @@ def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSe
     return SignalSeries(times[0], step_s, column_values, name)
 
 
-def _check_length(times: Sequence[float], step_s: float, name: str) -> None:
-    if (times[-1] - times[0]) / step_s > MAX_ROWS:
-        raise UsageError(name, f"covers more than {MAX_ROWS} steps of {step_s:g} s", "check the times")
-
-
 def _equal_steps(times: Sequence[float], step_s: float) -> NDArray[np.int64] | None:
     """Return the number of the step of each row; None if the rows are not equally spaced.
 
-    Rows may be missing, and times may deviate by `_MAX_DEVIATION`.
+    Rows may be missing, and times may deviate by `_MAX_DEVIATION`. If there are five or more rows, at least
+    the share `_MIN_SINGLE_STEPS` of their distances must be one step. A tariff that changes at 6:00 and 22:00
+    is therefore not equally spaced, although its longer period is a multiple of the shorter one.
     """
     steps = (np.array(times) - times[0]) / step_s
     rows = np.round(steps).astype(np.int64)
-    is_regular = np.all(np.abs(steps - rows) <= _MAX_DEVIATION) and np.all(np.diff(rows) > 0)
-    return rows if is_regular else None
+    distances = np.diff(rows)
+    is_regular = np.all(np.abs(steps - rows) <= _MAX_DEVIATION) and np.all(distances > 0)
+    is_dense = len(rows) < 5 or np.mean(distances == 1) >= _MIN_SINGLE_STEPS
+    return rows if is_regular and is_dense else None
 
 
 def _common_step_s(times: Sequence[float]) -> float | None:
-    """Return the longest step that divides all distances of rows; None if it is below `_MIN_STEP_S`.
+    """Return the longest step that divides all distances of rows.
 
-    With this step, no value of the series is a mean of several rows.
+    With this step, no value of the series is a mean of several rows. The result is None if the step is below
+    `_MIN_STEP_S`, or if the series would have more than `MAX_ROWS` steps.
     """
     step_s = int(np.gcd.reduce(np.round(np.array(times) - times[0]).astype(np.int64)))
-    return float(step_s) if step_s >= _MIN_STEP_S else None
+    if step_s < _MIN_STEP_S or (times[-1] - times[0]) / step_s > MAX_ROWS:
+        return None
+    return float(step_s)
 
 
 def _held_values(times: Sequence[float], values: Sequence[float], step_s: float, name: str) -> SignalSeries:
@@ -124,7 +129,6 @@ def _held_values(times: Sequence[float], values: Sequence[float], step_s: float,
 
     The last value holds as long as the value before, but not longer than the usual time between two rows.
     """
-    _check_length(times, step_s, name)
     last_s = min(usual_step_s(times), times[-1] - times[-2])
     ends = [*times[1:], times[-1] + last_s]
     # Relative times, because the steps of `from_grid` begin at multiples of their length.

@@ -89,6 +89,27 @@ def test_a_tariff_with_two_unequal_periods_changes_at_the_times_of_its_rows():
     assert np.isnan(series.at(6 * HOUR))
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("count", [6, 7])
+def test_a_tariff_of_8_and_16_hours_is_read_alike_for_every_number_of_rows(first, count):
+    rows = [row for n in range(5) for row in ((24 * n + 6, 0.3), (24 * n + 22, 0.1))][first : first + count]
+    series = read_prices(*((hour * HOUR, price) for hour, price in rows))
+    hours = np.arange(22, rows[-1][0])
+    expected = [0.3 if 6 <= hour % 24 < 22 else 0.1 for hour in hours]
+    assert series.at(hours * HOUR) == pytest.approx(expected)
+
+
+def test_single_missing_rows_of_an_hourly_file_are_unknown():
+    series = read_prices(*((hour * HOUR, 0.5) for hour in range(24) if hour not in (5, 13)))
+    assert np.flatnonzero(np.isnan(series.values)).tolist() == [5, 13]
+
+
+def test_a_tariff_of_many_years_with_a_small_common_step_is_averaged():
+    series = read_prices(*((8000 * HOUR * row + (2000 * HOUR + 300) * (row == 1), 0.1) for row in range(12)))
+    assert series.step_s == 8000 * HOUR
+    assert series.values == pytest.approx(np.full(12, 0.1))
+
+
 def test_a_row_without_value_between_unequally_spaced_rows_is_unknown_until_the_next_row():
     series = read_prices((0, 0.1), (HOUR, ""), (3 * HOUR, 0.2), (3.5 * HOUR, 0.3))
     assert series.at([0, 0.9 * HOUR, 3 * HOUR, 3.6 * HOUR]) == pytest.approx([0.1, 0.1, 0.2, 0.3])
