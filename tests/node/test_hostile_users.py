@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 pytestmark = [pytest.mark.node, pytest.mark.root]
 
 ATTACKS = Path(__file__).with_name("attacks.py")
+OWN_THREAD = Path("/proc/thread-self/schedstat")
 NOBODY, ALICE = 65534, 1001
 MESSAGES = 10_000
 USERS = 4
@@ -223,12 +224,17 @@ def test_root_is_answered_while_a_user_attacks(agent: NodeAgent, kinds: tuple[st
 def wait_of_root_ms(agent: NodeAgent) -> float:
     """Return the milliseconds that root waits for a response of senergyd.
 
-    The time in which senergyd or this process was ready to run, but had no processor, does not count.
+    The time in which this thread was ready to run but had no processor does not count, nor does that of the
+    thread of senergyd that lacked a processor for the longest time. The delays of several threads of senergyd
+    overlap, so their sum could exceed the wait and hide a late response.
     """
-    before, begun = run_queue_ms(agent), time.perf_counter()
+    begun = time.perf_counter()
+    before = run_queue_ms(agent)
     assert ask_at(agent.socket.with_name("agent.sock.root"), {"op": "status"})["ok"]
+    delays = {thread: delay - before.get(thread, 0.0) for thread, delay in run_queue_ms(agent).items()}
     wait_ms = (time.perf_counter() - begun) * 1e3
-    return wait_ms - sum(delay - before.get(thread, 0.0) for thread, delay in run_queue_ms(agent).items())
+    own_ms = delays.pop(OWN_THREAD)
+    return wait_ms - own_ms - max(delays.values(), default=0.0)
 
 
 def run_queue_ms(agent: NodeAgent) -> dict[Path, float]:
@@ -236,7 +242,7 @@ def run_queue_ms(agent: NodeAgent) -> dict[Path, float]:
 
     The delays are in milliseconds since the start of the thread. Source: sched-stats.rst of the Linux kernel.
     """
-    files = [*Path(f"/proc/{agent.pid()}/task").glob("*/schedstat"), Path("/proc/thread-self/schedstat")]
+    files = [*Path(f"/proc/{agent.pid()}/task").glob("*/schedstat"), OWN_THREAD]
     delays = {}
     for file in files:
         with contextlib.suppress(OSError):  # the thread has ended
