@@ -69,6 +69,7 @@ def simulate_sites(
     plan = plan_jobs(
         *(work, sites, nodes, home, data_bytes, options, section.known_hours * 3600, section.start_unix_s)
     )
+    own_kinds = [[kinds[kind] for kind in own] for own in numbers]
     parts: list[Workload] = []
     results: list[SiteResult] = []
     for at, name in enumerate(scenario.sites):
@@ -77,13 +78,10 @@ def simulate_sites(
         # The queue of each site contains the jobs in this order. `jobs` must have the same order.
         order = np.argsort(arrival_s, kind="stable")
         parts.append(part_at_site(work, jobs, arrival_s, numbers[at]))
-        result = simulate(parts[at], [kinds[kind] for kind in numbers[at]], None) if len(jobs) else None
+        result = simulate(parts[at], own_kinds[at], None) if len(jobs) else None
         results.append(SiteResult(name, jobs[order], result))
     if scenario.powers_nodes_down:
-        end_s = _end_s(results)
-        own_kinds = [[kinds[kind] for kind in own] for own in numbers]
-        rows = zip(results, parts, own_kinds, strict=True)
-        results = [_with_idle_time(site, end_s, part, own, simulate) for site, part, own in rows]
+        results = _until_last_end(results, parts, own_kinds, simulate)
     idle_watts = [sum(kinds[k].nodes * kinds[k].idle_watts for k in own) for own in numbers]
     whole = _merged(work, results, numbers, kinds, plan, idle_watts)
     totals = totals_of(whole, results, series, sites, plan, idle_watts)
@@ -94,24 +92,34 @@ def _end_s(results: Sequence[SiteResult]) -> float:
     return max((site.result.end_s for site in results if site.result), default=0.0)
 
 
-def _with_idle_time(
-    site: SiteResult, end_s: float, work: Workload, kinds: Sequence[NodeKind], simulate: Simulate
-) -> SiteResult:
-    """Return the result of a site with the power of its nodes until `end_s`, when the last site finishes.
+def _until_last_end(
+    results: Sequence[SiteResult],
+    parts: Sequence[Workload],
+    kinds: Sequence[Sequence[NodeKind]],
+    simulate: Simulate,
+) -> list[SiteResult]:
+    """Return the results of all sites with the power of their nodes until the last site finishes.
 
-    The site is simulated again until this time, because its idle nodes are powered down one by one. The
-    results of the jobs are unchanged.
+    A site that finishes earlier is simulated again until this time, because its idle nodes are powered down
+    one by one. The results of its jobs are kept, and agree with the new power if the policy is deterministic.
 
     Args:
-        site: result of the simulation that ended with the last job of the site.
-        end_s: end of the simulation of all sites.
-        work: the jobs of the site.
-        kinds: the kinds of nodes of the site.
+        results: results of the simulations that ended with the last job of each site.
+        parts: the jobs of each site.
+        kinds: the kinds of nodes of each site.
         simulate: function that simulates the workload of one site.
     """
-    if site.result is not None and site.result.end_s >= end_s:
-        return site
-    longer = simulate(work, kinds, end_s)
+    end_s = _end_s(results)
+    return [
+        site
+        if site.result is not None and site.result.end_s >= end_s
+        else _with_power_of(site, simulate(work, own_kinds, end_s), end_s)
+        for site, work, own_kinds in zip(results, parts, kinds, strict=True)
+    ]
+
+
+def _with_power_of(site: SiteResult, longer: SimulationResult, end_s: float) -> SiteResult:
+    """Return the result of a site with power and energy of a longer simulation that ends at `end_s`."""
     if site.result is None:
         return replace(site, result=longer)
     result = replace(
