@@ -20,7 +20,7 @@ from slurm_energy.errors import EXIT_OK, EnergyError
 from slurm_energy.scheduling import load_file
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator.campaigns import campaign, sweeps
-from slurm_energy.simulator.campaigns.campaign import RunResult
+from slurm_energy.simulator.campaigns.run_result import RunResult
 from slurm_energy.simulator.model_predictions import predict
 from slurm_energy.simulator.results.summary_table import aligned, means, summary_lines
 from slurm_energy.simulator.scenario import Scenario

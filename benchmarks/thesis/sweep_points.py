@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
-from slurm_energy.simulator.campaigns.campaign import RunResult
+from slurm_energy.simulator.campaigns.run_result import RunResult
 from slurm_energy.simulator.scenario import Scenario
 
 POLICIES = ("pollux", "zeus", "aurachronos")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.simulator.campaigns.campaign import RunResult
+from slurm_energy.simulator.campaigns.run_result import RunResult
 
 SCENARIOS = (
     "thesis-malleability",

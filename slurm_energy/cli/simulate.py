@@ -17,7 +17,7 @@ from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
 if TYPE_CHECKING:
-    from slurm_energy.simulator.campaigns.campaign import RunResult
+    from slurm_energy.simulator.campaigns.run_result import RunResult
     from slurm_energy.simulator.scenario import Scenario
     from slurm_energy.simulator.workloads.job_array import JobArray
     from slurm_energy.simulator.workloads.workload_generator import Predict
@@ -165,11 +165,12 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     Afterwards the output folder holds every result.
     """
     from slurm_energy.simulator.campaigns import campaign
+    from slurm_energy.simulator.campaigns.result_cache import ResultCache
     from slurm_energy.simulator.workloads import job_array
 
     def missing() -> int:
         caches = [
-            (campaign.ResultCache(v.variant_folder(args.out), v, args.policy_file), campaign.tasks(v))
+            (ResultCache(v.variant_folder(args.out), v, args.policy_file), campaign.tasks(v))
             for v in variants
         ]
         return sum(cache.recall(task) is None for cache, tasks in caches for task in tasks)

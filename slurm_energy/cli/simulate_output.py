@@ -15,7 +15,7 @@ from slurm_energy.cli.output_files import check_writable, report_written, write_
 from slurm_energy.errors import UnavailableError, install_extra
 
 if TYPE_CHECKING:
-    from slurm_energy.simulator.campaigns.campaign import RunResult
+    from slurm_energy.simulator.campaigns.run_result import RunResult
     from slurm_energy.simulator.scenario import Scenario
     from slurm_energy.simulator.workloads.workload_generator import Predict
 
@@ -73,8 +73,8 @@ def _write_variant(
     *,
     detailed: bool,
 ) -> dict[str, Any]:
-    from slurm_energy.simulator.campaigns.campaign import CampaignTask
     from slurm_energy.simulator.campaigns.campaign import run as simulate
+    from slurm_energy.simulator.campaigns.run_result import CampaignTask
     from slurm_energy.simulator.results import result_files as files
 
     outcomes = {

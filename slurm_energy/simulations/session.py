@@ -8,7 +8,8 @@ from __future__ import annotations
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, fault
-from slurm_energy.simulator.campaigns.campaign import CampaignTask, prepare
+from slurm_energy.simulator.campaigns.campaign import prepare
+from slurm_energy.simulator.campaigns.run_result import CampaignTask
 from slurm_energy.simulator.engine import Simulation
 from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.scenario import Scenario

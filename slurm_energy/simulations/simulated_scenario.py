@@ -12,7 +12,7 @@ from slurm_energy.frames.typed_frame import pandas_module
 from slurm_energy.simulations.session import SimulationSession
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator.campaigns import campaign, sweeps
-from slurm_energy.simulator.campaigns.campaign import CampaignTask
+from slurm_energy.simulator.campaigns.run_result import CampaignTask
 from slurm_energy.simulator.campaigns.sweep_axes import axes_of_table
 from slurm_energy.simulator.campaigns.sweep_results import run_columns
 from slurm_energy.simulator.results.result_files import job_columns, power_columns

@@ -24,6 +24,7 @@ from slurm_energy.scheduling.ranking import Options
 from slurm_energy.scheduling.registry import names, policy
 from slurm_energy.simulator import engine
 from slurm_energy.simulator.campaigns import campaign
+from slurm_energy.simulator.campaigns.run_result import CampaignTask
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.deferral.deferral_schema import DeferralSection
 from slurm_energy.simulator.kernels import column_engine, pending_bits
@@ -198,7 +199,7 @@ def test_compilation_is_for_campaigns_with_many_jobs(
         monkeypatch.setattr(module, "simulate", lambda *_, module=module: used.append(module) or result)
     monkeypatch.setattr(column_engine, "is_cached", lambda _: cached)
     monkeypatch.setattr(campaign, "workload_of", lambda *_: (jobs, None))
-    campaign.run(scenario, campaign.CampaignTask("zeus", 0))
+    campaign.run(scenario, CampaignTask("zeus", 0))
     assert used == [column_engine if compiled else engine]
 
 

@@ -29,8 +29,9 @@ from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator import scenario_files
 from slurm_energy.simulator.campaigns import campaign as campaign_module
 from slurm_energy.simulator.campaigns import sweeps
-from slurm_energy.simulator.campaigns.campaign import CampaignTask, campaign, workload_of
+from slurm_energy.simulator.campaigns.campaign import campaign, workload_of
 from slurm_energy.simulator.campaigns.campaign import run as run_task
+from slurm_energy.simulator.campaigns.run_result import CampaignTask
 from slurm_energy.simulator.model_predictions import predict as oracle
 from slurm_energy.simulator.power.mean_power import power_by_interval
 from slurm_energy.simulator.schedule_settings import BudgetRules

@@ -16,7 +16,8 @@ from constraint_checks import ResourceChecks, check_case
 from slurm_energy.errors import EnergyError
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
-from slurm_energy.simulator.campaigns.campaign import CampaignTask, run
+from slurm_energy.simulator.campaigns.campaign import run
+from slurm_energy.simulator.campaigns.run_result import CampaignTask
 from slurm_energy.simulator.campaigns.sweeps import with_values
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.constraints.constraints import Constraints, Partition

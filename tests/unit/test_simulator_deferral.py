@@ -25,6 +25,7 @@ from slurm_energy.signals.forecast import ForecastMode
 from slurm_energy.signals.signal_series import SignalSeries
 from slurm_energy.simulator import engine, scenario
 from slurm_energy.simulator.campaigns import campaign
+from slurm_energy.simulator.campaigns.run_result import CampaignTask
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.deferral.deferral_schema import split_policy
 from slurm_energy.simulator.deferral.signal_costs import signal_costs
@@ -295,7 +296,7 @@ def test_a_policy_without_its_signal_and_a_weight_of_no_policy_are_refused(folde
     text = SCENARIO.replace("[signals]", "weights = { excss = 2.0 }\n[signals]")
     read = scenario.parse(text, folder / "s.toml")
     with pytest.raises(UsageError, match=fault):
-        campaign.run(read, campaign.CampaignTask(name, 0))
+        campaign.run(read, CampaignTask(name, 0))
 
 
 def test_names_of_policies_with_deferral():

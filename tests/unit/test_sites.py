@@ -14,7 +14,8 @@ import pytest
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator.campaigns.campaign import CampaignTask, run, summary, tasks
+from slurm_energy.simulator.campaigns.campaign import run, summary, tasks
+from slurm_energy.simulator.campaigns.run_result import CampaignTask
 
 SCENARIO = """\
 title = "Two sites"

@@ -17,8 +17,9 @@ from test_scheduling import example, order
 from slurm_energy.scheduling import Options, load_file, policy, registry
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator.campaigns import sweeps
-from slurm_energy.simulator.campaigns.campaign import CampaignTask, RunResult, workload_of
 from slurm_energy.simulator.campaigns.campaign import run as run_task
+from slurm_energy.simulator.campaigns.campaign import workload_of
+from slurm_energy.simulator.campaigns.run_result import CampaignTask, RunResult
 from slurm_energy.simulator.model_predictions import predict
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "thesis"))

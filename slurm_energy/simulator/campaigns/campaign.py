@@ -5,22 +5,18 @@ A campaign runs one simulation for each policy and seed, and stores the results 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slurm_energy import __version__
-from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling import check_weights, load_file, policy
 from slurm_energy.scheduling.policy_guard import forget_calls, observed_calls
@@ -28,6 +24,9 @@ from slurm_energy.scheduling.registry import Policy
 from slurm_energy.signals import SignalName
 from slurm_energy.simulator import engine
 from slurm_energy.simulator.campaigns.input_notes import input_notes
+from slurm_energy.simulator.campaigns.result_cache import ResultCache
+from slurm_energy.simulator.campaigns.run_result import CampaignTask, RunResult
+from slurm_energy.simulator.campaigns.workload_parts import part_notes, part_of_workload
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.deferral.deferral_schema import mark_jobs, missing_file, signal_feed, split_policy
 from slurm_energy.simulator.deferral.signal_costs import signal_costs
@@ -42,48 +41,11 @@ from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.sites.site_simulation import simulate_sites
 from slurm_energy.simulator.workloads.fitting_shapes import keep_fitting_shapes
 from slurm_energy.simulator.workloads.offered_load import with_load
-from slurm_energy.simulator.workloads.workload import REQUEST_COLUMNS, SHAPE_COLUMNS, Workload
+from slurm_energy.simulator.workloads.workload import Workload
 from slurm_energy.simulator.workloads.workload_generator import Predict, generate
 from slurm_energy.worker_processes import end_with_parent, process_pool
 
-_JOB_COLUMNS = (
-    *("job_id", "user", "time_limit_s", "slack_s", "checkpointable", "compute_share"),
-    *REQUEST_COLUMNS,
-)
 _JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
-
-
-@dataclass(frozen=True, slots=True)
-class CampaignTask:
-    """One simulation of a campaign (the same scenario with several policies and seeds).
-
-    It is given by the name of a scheduling policy and a seed of the random numbers.
-    """
-
-    policy: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Name of the file that stores this simulation's result, without the suffix."""
-        return f"{self.policy}-{self.seed}"
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """Result of one simulation: totals over all jobs. It contains no data of single jobs.
-
-    Attributes:
-        policy: name of the scheduling policy.
-        seed: seed of the random numbers.
-        summary: totals by name, as `summary` returns them.
-        notes: remarks for the user.
-    """
-
-    policy: str
-    seed: int
-    summary: dict[str, Any]
-    notes: list[str]
 
 
 def tasks(scenario: Scenario) -> list[CampaignTask]:
@@ -114,10 +76,10 @@ def workload_of(
     section = scenario.workload
     loaded = _load(scenario, seed) if scenario.workload_files() else None
     if loaded is not None and not scenario.models:
-        jobs = _part(loaded.workload, section.part_jobs, seed)
+        jobs = part_of_workload(loaded.workload, section.part_jobs, seed)
     else:
         assert predict is not None
-        trace = None if loaded is None else _part(loaded.workload, section.part_jobs, seed)
+        trace = None if loaded is None else part_of_workload(loaded.workload, section.part_jobs, seed)
         jobs = generate(scenario, seed, predict, trace)
     if section.load:
         jobs = with_load(jobs, np.array([kind.nodes * kind.units for kind in scenario.nodes()]), section.load)
@@ -180,7 +142,7 @@ def prepare(scenario: Scenario, task: CampaignTask, predict: Predict | None = No
         check_weights(settings.options.weights)
     notes = input_notes(scenario, work, loaded)
     if loaded is not None:
-        notes += _part_notes(loaded.workload.count, scenario.workload.part_jobs, task.seed)
+        notes += part_notes(loaded.workload.count, scenario.workload.part_jobs, task.seed)
     return PreparedRun(work, settings, chosen, placement, notes)
 
 
@@ -249,68 +211,6 @@ def _signal_totals(scenario: Scenario, outcome: SimulationResult) -> dict[str, A
             for name, value in ((cluster, costs.cluster), (jobs, float(np.sum(costs.jobs)))):
                 totals[name] = None if math.isnan(value) else value * factor
     return totals
-
-
-class ResultCache:
-    """Cache of simulation results in a folder, so that an interrupted campaign can resume.
-
-    Without a folder the cache stores nothing. A stored result is valid only for the same release of
-    slurm-energy, the same scenario text, the same policy file, and input files of the same size and
-    modification time.
-
-    Raises:
-        UnavailableError: the folder cannot be created, or a result cannot be written.
-    """
-
-    def __init__(self, folder: Path | None, scenario: Scenario, policy_file: Path | None = None) -> None:
-        self._folder = folder / "runs" if folder else None
-        files = [_file_state(path) for path in (*scenario.input_files(), policy_file) if path is not None]
-        text = json.dumps([__version__, asdict(scenario.workload), scenario.text, files])
-        self._digest = hashlib.sha256(text.encode()).hexdigest()
-        if self._folder:
-            with _reported_as_unavailable(self._folder):
-                self._folder.mkdir(parents=True, exist_ok=True)
-
-    def recall(self, task: CampaignTask) -> RunResult | None:
-        """Return the stored result of a task; None if no valid result is stored."""
-        if self._folder is None:
-            return None
-        try:
-            data = json.loads((self._folder / f"{task.name}.json").read_bytes())
-            return RunResult(**data["result"]) if data["digest"] == self._digest else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def keep(self, result: RunResult) -> None:
-        """Store the result of one simulation atomically; without a folder do nothing."""
-        if self._folder is None:
-            return
-        path = self._folder / f"{result.policy}-{result.seed}.json"
-        aside = path.with_suffix(".new")
-        with _reported_as_unavailable(path):
-            aside.write_text(json.dumps({"digest": self._digest, "result": asdict(result)}))
-            aside.replace(path)
-
-
-@contextmanager
-def _reported_as_unavailable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UnavailableError(str(path), error.strerror or str(error), "name a writable folder") from None
-
-
-def _file_state(path: Path) -> list[Any]:
-    """Return the path, size and modification time of a file; only the path if the file cannot be read.
-
-    The path is absolute, because the tasks of a job array get absolute paths instead of the user's.
-    """
-    name = str(path.absolute())
-    try:
-        state = path.stat()
-    except OSError:
-        return [name]
-    return [name, state.st_size, state.st_mtime_ns]
 
 
 def campaign(
@@ -436,43 +336,3 @@ def _prepare(policy_file: Path | None) -> None:
 def _one(scenario: Scenario, task: CampaignTask, predict: Predict | None) -> RunResult:
     outcome = run(scenario, task, predict)
     return RunResult(task.policy, task.seed, summary(scenario, outcome), outcome.notes)
-
-
-def _part(work: Workload, jobs: int, seed: int) -> Workload:
-    """Return part number `seed` of a workload file, with `jobs` jobs per part.
-
-    Parts are numbered from 0. After the number of the last part, the numbers start again at the first part.
-    Times are shifted so that the part starts at 0. If `jobs` is 0 or not below the number of jobs, the whole
-    workload is returned.
-    """
-    if not jobs or jobs >= work.count:
-        return work
-    start = (seed % (work.count // jobs)) * jobs
-    rows, shapes = slice(start, start + jobs), slice(int(work.first[start]), int(work.first[start + jobs]))
-    begin_s = work.submit_s[start]
-    cut: dict[str, Any] = {name: getattr(work, name)[rows] for name in _JOB_COLUMNS}
-    cut |= {name: getattr(work, name)[rows] - begin_s for name in ("submit_s", "deadline_s")}
-    cut |= {name: getattr(work, name)[shapes] for name in SHAPE_COLUMNS}
-    cut["first"] = work.first[start : start + jobs + 1] - work.first[start]
-    return replace(work, names=work.names[rows], **cut)
-
-
-def _part_notes(count: int, jobs: int, seed: int) -> list[str]:
-    """Return remarks on repeated parts of a workload file and on jobs in no part.
-
-    A seed beyond the number of parts repeats a part. The seed of the last part states how many jobs follow.
-
-    Args:
-        count: number of jobs in the file.
-        jobs: number of jobs per part; 0 means that the file is not divided.
-        seed: seed of the simulation.
-    """
-    if not jobs:
-        return []
-    parts = max(1, count // jobs)
-    omitted = count - parts * jobs
-    if seed >= parts:
-        return [f"workload.part_jobs: seeds from {parts} on repeat jobs of earlier seeds (jobs: {count})"]
-    if seed == parts - 1 and omitted > 0:
-        return [f"workload.part_jobs: last jobs of the file that are in no part: {omitted} of {count}"]
-    return []

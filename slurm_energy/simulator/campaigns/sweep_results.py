@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from slurm_energy.simulator.campaigns.campaign import RunResult
+from slurm_energy.simulator.campaigns.run_result import RunResult
 from slurm_energy.simulator.campaigns.sweep_axes import SweepAxis
 from slurm_energy.simulator.results.summary_table import Means, means, summary_rows
 from slurm_energy.simulator.scenario import Scenario

@@ -17,6 +17,8 @@ from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.license_text import license_columns, parse_licenses
 from slurm_energy.simulator.workloads.workload import Workload, workload
 
+NEEDED_COLUMNS = ("submit_s", "time_s", "units")
+"""Columns without which a file describes no jobs."""
 _MAX_S = 1e11
 """Bound on times in seconds, three thousand years: floats above it cannot represent a microsecond."""
 _MAX_UNITS = 1e9

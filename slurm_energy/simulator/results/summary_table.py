@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slurm_energy.simulator.campaigns.campaign import RunResult
+from slurm_energy.simulator.campaigns.run_result import RunResult
 from slurm_energy.simulator.results.result_files import SeedMean, mean_and_deviation
 
 Means = Mapping[str, SeedMean | None]
