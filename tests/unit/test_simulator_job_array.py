@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_simulate import JOBS, SCENARIO
+from simulate_examples import JOBS, SCENARIO
 
 from slurm_energy.cli.main import main
 from slurm_energy.simulator.workloads import job_array

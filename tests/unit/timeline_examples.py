@@ -117,3 +117,12 @@ def finding(
         FindingEvidence("cpus", "", None, None, 4.0, None, "4 CPUs"),
     )
     return JobFinding(FindingKind.DATA_STALL, title, facts, 0.8, 120.0, None, 0.9, (where,))
+
+
+def write_event_folder(folder: Path) -> Path:
+    """Create a folder with the event files of two ranks and a profiler trace. Return the folder."""
+    folder.mkdir()
+    write_events(folder / "0.events", steps())
+    write_events(folder / "1.events", steps(), rank=1, pid=4712, gpu="gpu[1]")
+    write_profile(folder / "trace.json", profile())
+    return folder
