@@ -155,7 +155,7 @@ def test_the_currency_is_that_of_the_site(table: Any) -> None:
         ("jobid,quality,cpuenergy,embodiedco2e,facilityenergy", ""),
     ],
 )
-def test_a_sum_without_unknown_values_is_noted(
+def test_a_sum_that_leaves_out_unknown_values_is_noted(
     columns: str, noted: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The price is known for jobs 1 and 2, the carbon intensity for job 1 only; job 3 has no known energy."""

@@ -36,7 +36,7 @@ def test_jobs_without_power_and_shares_of_absent_users_are_noted(folder):
         return run_task(scenarios.parse(text, folder / "small.toml"), CampaignTask("fcfs", 0)).notes
 
     absent = "schedule.shares without effect: there is no job of u7"
-    without = "1 rows of the workload have no power and draw 0 W: set workload.watts_per_unit"
+    without = "rows of the workload files without power, which draw 0 W: 1; set workload.watts_per_unit"
     assert notes(text) == [without, absent]
     assert notes(text.replace("[schedule]", "watts_per_unit = 50.0\n[schedule]")) == [absent]
 

@@ -19,7 +19,7 @@ from slurm_energy.slurm.tres import gpus_of_run, parse_tres
 CLOCK_SKEW_S: Final = 300.0
 """Maximum difference between the clocks of a node and of Slurm's controller."""
 _NOT_STARTED: Final = ("PENDING", "CONFIGURING")
-_UNFINISHED: Final = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT")
+_STARTED_STATES: Final = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT")
 _NO_NODES: Final = ("", "None assigned")
 _UNTUNED_POLICY: Final = "monitor"
 
@@ -57,7 +57,7 @@ class AcctRow:
     @property
     def running(self) -> bool:
         """Whether the job or step has started and not ended."""
-        return self.state in _UNFINISHED
+        return self.state in _STARTED_STATES
 
     @property
     def unfinished(self) -> bool:

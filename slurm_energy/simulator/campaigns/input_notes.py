@@ -21,8 +21,8 @@ def input_notes(scenario: Scenario, work: Workload, loaded: LoadedWorkload | Non
         notes += loaded.notes()
         # The models of a scenario determine the power of its jobs.
         if loaded.without_power and not scenario.models and not scenario.workload.watts_per_unit:
-            text = "rows of the workload have no power and draw 0 W: set workload.watts_per_unit"
-            notes.append(f"{loaded.without_power} {text}")
+            text = "rows of the workload files without power, which draw 0 W"
+            notes.append(f"{text}: {loaded.without_power}; set workload.watts_per_unit")
     if absent := sorted(set(scenario.schedule.shares) - set(work.users)):
         notes.append(f"schedule.shares without effect: there is no job of {shown(', '.join(absent))}")
     return notes
