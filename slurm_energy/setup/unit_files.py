@@ -22,11 +22,11 @@ POLICY_TIMER: Final = "senergy-policies.timer"
 _POLICY_SERVICE: Final = "senergy-policies.service"
 _DEFAULT_USER: Final = "slurm"
 _TEMPLATES: Final = Path("/etc/slurm/energy-templates")
-_COMMENT: Final = re.compile(r"^\s*[#;].*$", re.MULTILINE)
-_CONFIG_OPTION: Final = re.compile(
-    r"""(?:senergy.*?--config(?:=|["']?\s+)|\bSENERGY_CONFIG=)["']?(/[^\s"']*)"""
-)
-"""Absolute path of energy.toml in the text of a unit, as an option or as a variable of the environment."""
+_COMMENT: Final = re.compile(r"^[ \t]*[#;].*\n?", re.MULTILINE)
+_SETTING: Final = re.compile(r"^[ \t]*(ExecStart|Environment)[ \t]*=[ \t]*(.*)$", re.MULTILINE)
+_PATH: Final = r"""(?:"([^"]+)|'([^']+)|([^\s"']+))"""
+_CONFIG_OPTION: Final = re.compile(rf"""(?:^|[\s"'])--config(?:=|["']?\s+){_PATH}""")
+_CONFIG_VARIABLE: Final = re.compile(rf"""(?:^|[\s"'])SENERGY_CONFIG={_PATH}""")
 
 
 def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str, config: Path) -> list[FileChange]:
@@ -96,24 +96,46 @@ def _paths(program: Path, config: Path) -> dict[str, str]:
 def _check_installed_unit(unit: str, own: OwnFiles, config: Path) -> None:
     """Raise an error if an installed unit reads another configuration file than `config`.
 
-    A unit that names no file reads the default path. Several lines of a unit name the file, and setup does
-    not change an installed unit. The site can name the file in a unit or a drop-in of its own.
+    Setup does not change an installed unit. The site can name the file in a unit or a drop-in of its own.
     """
     local = own.root / LOCAL_UNITS / unit
     path = local if local.exists() else own.packaged_unit(unit)
     if path is None:
         return
-    files = (path, *local.with_name(f"{unit}.d").glob("*.conf"))
-    text = "\n".join(_COMMENT.sub("", read_site_file(one).text) for one in files)
+    files = (path, *sorted(local.with_name(f"{unit}.d").glob("*.conf")))
+    file = _config_path("\n".join(read_site_file(one).text for one in files))
+    if Path(file) == config.absolute():
+        return
     if config == DEFAULT_PATH:
-        others = [one for one in _CONFIG_OPTION.findall(text) if Path(one) != DEFAULT_PATH]
-        if others:
-            raise ConfigError(str(config), f"{path} reads {others[0]}", f"use --config {others[0]}")
-    elif not re.search(
-        rf"""(?:^|[\s="']){re.escape(str(config.absolute()))}(?:[\s"']|$)""", text, re.MULTILINE
-    ):
-        todo = f"use {DEFAULT_PATH}, or first name the file in the lines of a drop-in: systemctl edit {unit}"
-        raise ConfigError(str(config), f"{path} does not read this file", todo)
+        raise ConfigError(str(config), f"{path} reads {file}", f"use --config {file}")
+    todo = f"use {DEFAULT_PATH}, or first name the file in the lines of a drop-in: systemctl edit {unit}"
+    raise ConfigError(str(config), f"{path} does not read this file", todo)
+
+
+def _config_path(text: str) -> str:
+    """Return the path of energy.toml that a service reads.
+
+    As in systemd, a later line overrides an earlier one. The option of the command overrides the variable
+    SENERGY_CONFIG. A service that names no file reads the default path.
+
+    Args:
+        text: text of the unit, followed by that of its drop-ins in the order of their names.
+    """
+    text = _COMMENT.sub("", text).replace("\\\n", " ")
+    command, variable = "", str(DEFAULT_PATH)
+    for name, value in _SETTING.findall(text):
+        if name == "ExecStart":
+            command = value or command
+        elif not value:  # an empty line removes the variables of the lines before
+            variable = str(DEFAULT_PATH)
+        else:
+            variable = _last_path(_CONFIG_VARIABLE, value) or variable
+    return _last_path(_CONFIG_OPTION, command) or variable
+
+
+def _last_path(pattern: re.Pattern[str], text: str) -> str:
+    """Return the path in the last match of a pattern; empty if there is none."""
+    return "".join(pattern.findall(text)[-1]) if pattern.search(text) else ""
 
 
 def _node_name(name: str, site: SlurmSite) -> list[str]:

@@ -1,5 +1,7 @@
 """Tests of the units of `senergy setup`: they read the energy.toml that setup writes."""
 
+from pathlib import Path
+
 import pytest
 from test_setup_sites import Host, slurm  # noqa: F401
 
@@ -64,7 +66,9 @@ def test_installed_units_read_the_default_path(packaged):
         "ExecStart=/usr/sbin/senergyd --config={}",
         "ExecStart=/usr/sbin/senergyd --config '{}'",
         'ExecStart=/usr/sbin/senergyd "--config" "{}" --log-level info',
-        "Environment=SENERGY_CONFIG={}",
+        "ExecStart=/usr/sbin/senergyd \\\n# all nodes\n  --config {}",
+        "ExecStart=/usr/sbin/senergyd\nEnvironment=SENERGY_CONFIG={}",
+        'ExecStart=/usr/sbin/senergyd\nEnvironment="A=b" "SENERGY_CONFIG={}"',
     ],
 )
 def test_the_file_of_an_installed_unit_is_recognized_in_any_form(packaged, line):
@@ -78,10 +82,40 @@ def test_the_file_of_an_installed_unit_is_recognized_in_any_form(packaged, line)
         plan(packaged, Role.NODE, config.with_suffix(""))
     with pytest.raises(ConfigError, match=f"reads {config}: use --config {config}"):
         unit_changes("senergyd", packaged.site(), packaged.own, "slurm", DEFAULT_PATH)
-    drop_in.write_text(f"# {line.format(config)}\n")
+    drop_in.write_text("".join(f"# {part}\n" for part in line.format(config).splitlines()))
     unit_changes("senergyd", packaged.site(), packaged.own, "slurm", DEFAULT_PATH)
     with pytest.raises(ConfigError, match="does not read this file"):
         plan(packaged, Role.NODE, config)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"ExecStart=/usr/sbin/senergyd --config {DEFAULT_PATH}\nEnvironment=SENERGY_CONFIG=/site/energy.toml",
+        "ExecStart=/usr/sbin/senergyd\nEnvironment=SENERGY_CONFIG=/site/energy.toml\nEnvironment=",
+        "ExecStart=/usr/sbin/senergyd\nExecStartPre=/usr/sbin/senergyd --config /site/energy.toml",
+    ],
+)
+def test_only_the_setting_in_force_decides(packaged, lines):
+    """The option of the command overrides the variable, and the file of another command does not count."""
+    unit = packaged.root / "usr/lib/systemd/system/senergyd.service"
+    unit.write_text(f"[Service]\n{lines}\n")
+    unit_changes("senergyd", packaged.site(), packaged.own, "slurm", DEFAULT_PATH)
+    with pytest.raises(ConfigError, match="does not read this file"):
+        unit_changes("senergyd", packaged.site(), packaged.own, "slurm", Path("/site/energy.toml"))
+
+
+def test_the_last_drop_in_decides(packaged):
+    """An earlier drop-in and the unit name other files."""
+    directory = packaged.root / "etc/systemd/system/senergyd.service.d"
+    directory.mkdir(parents=True)
+    for number in (2, 1):
+        start = f"ExecStart=/usr/sbin/senergyd --config /site/{number}.toml"
+        (directory / f"{number}.conf").write_text(f"[Service]\nExecStart=\n{start}\n")
+    unit_changes("senergyd", packaged.site(), packaged.own, "slurm", Path("/site/2.toml"))
+    for other in (Path("/site/1.toml"), DEFAULT_PATH):
+        with pytest.raises(ConfigError):
+            unit_changes("senergyd", packaged.site(), packaged.own, "slurm", other)
 
 
 def test_a_second_setup_without_the_file_of_the_first_is_refused(tmp_path):
