@@ -8,5 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 RESTART_SLURMCTLD: Final = "restart slurmctld"
+CHECK_SLURMCTLD: Final = "check slurmctld"
+"""Proof that slurmctld runs with the changed files, after setup has restarted it with them."""
 RESTART_SLURMD: Final = "restart slurmd"
 RECONFIGURE: Final = "scontrol reconfigure"

@@ -13,7 +13,7 @@ from slurm_energy.setup import slurm_state
 from slurm_energy.setup.changes import FileChange, carry_out, edit, make_directory
 from slurm_energy.setup.daemon_options import daemon_options
 from slurm_energy.setup.dialogue import Dialogue, SetupOutcome
-from slurm_energy.setup.due_actions import RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
+from slurm_energy.setup.due_actions import CHECK_SLURMCTLD, RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
 from slurm_energy.setup.journal import SetupEntry, SetupJournal
 from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.plan import DATABASE_DIRECTORY, Role, SetupPlan, service_user
@@ -181,8 +181,11 @@ class SetupRun:
         """Restart slurmctld if this is due. Keep it due until slurmctld is known to run with the files.
 
         An earlier run of setup may have made the changes: the administrator declined the restart, or the run
-        was interrupted.
+        was interrupted. If that run restarted slurmctld with the changed files, and slurmctld has stopped
+        since, the original files are restored.
         """
+        if CHECK_SLURMCTLD in self._journal.pending and self._is_slurmctld_down():
+            self._return_to_original_files()
         if RESTART_SLURMCTLD in self._journal.pending:
             failure = None
             try:
@@ -194,7 +197,14 @@ class SetupRun:
             if restarted and self._check_slurmctld(failure):
                 self._journal.note_pending(RESTART_SLURMCTLD, due=False)
         if RESTART_SLURMCTLD not in self._journal.pending:
+            self._journal.note_pending(CHECK_SLURMCTLD, due=False)
             self._journal.confirm()
+
+    def _is_slurmctld_down(self) -> bool:
+        """Return whether the unit of slurmctld is down and slurmctld does not run without a unit either."""
+        if not self._units.is_running or not self._units.is_down("slurmctld.service"):
+            return False
+        return daemon_options("slurmctld", self._own.root).program is None
 
     def _check_slurmctld(self, failure: UnavailableError | None) -> bool:
         """Return whether slurmctld is known to run with the changed files.
@@ -207,7 +217,7 @@ class SetupRun:
                 failed although slurmctld runs, for example because the old process was not stopped.
         """
         answers = any(slurm_state.running_settings(self._site) for _ in range(_SETTLE_CHECKS))
-        if not self._units.is_active("slurmctld.service"):
+        if self._units.is_down("slurmctld.service"):
             self._return_to_original_files()
         if failure:
             raise failure
@@ -235,6 +245,7 @@ class SetupRun:
             except UnavailableError:
                 why += "; does not start with the restored files either"
             self._journal.note_pending(RESTART_SLURMCTLD, due=bool(kept))
+        self._journal.note_pending(CHECK_SLURMCTLD, due=bool(kept))
         raise UnavailableError("slurmctld", why, todo)
 
     def _restore_unconfirmed(self) -> tuple[list[str], list[str]]:
@@ -312,6 +323,8 @@ class SetupRun:
             self._todo(f"restart {listed}; until then the changes have no effect", EXIT_FAILURE)
             return False
         self._dialogue.say(f"restarting {listed}")
+        if action == RESTART_SLURMCTLD:
+            self._journal.note_pending(CHECK_SLURMCTLD, due=True)
         self._units.call("restart", *units)
         self.outcome.changed.append(f"restarted {listed}")
         return True

@@ -69,6 +69,11 @@ class UnitManager:
         """Return whether a unit runs and its start is complete."""
         return self._property(unit, "ActiveState") in ("active", "reloading")
 
+    def is_down(self, unit: str) -> bool:
+        """Return whether a unit does not run, or waits for a restart by systemd after it failed."""
+        waits = self._property(unit, "SubState").startswith("auto-restart")
+        return waits or not self.is_active(unit)
+
     def is_enabled(self, unit: str) -> bool:
         """Return whether systemd starts a unit at boot."""
         return self._property(unit, "UnitFileState") in ("enabled", "enabled-runtime", "static", "alias")

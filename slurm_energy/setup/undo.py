@@ -15,7 +15,7 @@ from slurm_energy.errors import EXIT_FAILURE, EXIT_UNAVAILABLE, EnergyError, Una
 from slurm_energy.setup import slurm_state
 from slurm_energy.setup.daemon_options import daemon_options
 from slurm_energy.setup.dialogue import Dialogue, SetupOutcome
-from slurm_energy.setup.due_actions import RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
+from slurm_energy.setup.due_actions import CHECK_SLURMCTLD, RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
 from slurm_energy.setup.journal import SetupEntry, SetupJournal
 from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.removal import FileReversal, plan_reversal, remove_directory, reverse_file
@@ -176,6 +176,7 @@ class UndoRun:
             + self._units.active_units("slurmd@*.service"),
             RESTART_SLURMCTLD: ["slurmctld.service"],
         }
+        self._journal.note_pending(CHECK_SLURMCTLD, due=False)
         for action, units in actions.items():
             if action not in self._journal.pending:
                 continue

@@ -5,6 +5,7 @@ from test_setup_sites import Agreement, Host, Killed, Units, slurm  # noqa: F401
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.setup import slurm_state
+from slurm_energy.setup.services import CommandResult, UnitManager
 
 pytestmark = pytest.mark.usefixtures("slurm")
 RESTART = "restart slurmctld.service"
@@ -145,3 +146,69 @@ def test_changes_with_which_slurmctld_ran_are_not_restored(tmp_path):
     assert "; restored: " in restart_fails_later(host)
     assert host.conf.read_text() == text
     assert host.conf.with_name("job_submit.lua").exists() and host.site().plugstack.exists()
+
+
+def restart_without_proof(host, monkeypatch):
+    """Run setup; slurmctld has not completed its start when setup ends."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Units, "has_started", lambda *_: False)
+        assert host.setup()[1].exit_code == 4
+
+
+def test_files_are_restored_if_slurmctld_stops_after_an_unfinished_check(tmp_path, monkeypatch):
+    host = Host(tmp_path, "plain")
+    before = host.conf.read_bytes()
+    restart_without_proof(host, monkeypatch)
+    host.units.active.discard("slurmctld.service")
+    with pytest.raises(UnavailableError, match="; restored: "):
+        host.setup()
+    assert host.conf.read_bytes() == before
+    host.units.active.discard("slurmctld.service")
+    assert host.setup()[1].exit_code == 0 and not host.journal.pending
+
+
+def test_a_stopped_slurmctld_is_no_failure_after_a_finished_check_or_an_undo(tmp_path, monkeypatch):
+    host = Host(tmp_path, "plain")
+    restart_without_proof(host, monkeypatch)
+    host.undo()
+    assert not host.journal.pending
+    for _ in range(2):
+        host.setup()
+        assert not host.journal.pending
+        host.units.active.discard("slurmctld.service")
+    assert host.site().runs_prolog_at_allocation
+
+
+def test_files_that_the_site_changed_after_an_unfinished_check_stay_an_error(tmp_path, monkeypatch):
+    host = Host(tmp_path, "plain")
+    restart_without_proof(host, monkeypatch)
+    for entry in host.journal.unconfirmed:
+        path = host.root / entry.path
+        path.write_text(path.read_text().replace("slurm-energy", "site").replace("=lua", "=lua,throttle"))
+    for _ in range(2):
+        host.units.active.discard("slurmctld.service")
+        with pytest.raises(UnavailableError, match="; not restored, "):
+            host.setup()
+
+
+def test_a_slurmctld_that_systemd_starts_again_and_again_does_not_run(tmp_path, monkeypatch):
+    """With Restart=on-failure, a unit is activating while systemd waits for the next start."""
+    monkeypatch.setattr(slurm_state, "running_settings", lambda site: None)
+    host = Host(tmp_path, "plain")
+    before, commands = host.conf.read_bytes(), []
+
+    def systemctl(argv):
+        commands.append(" ".join(argv[1:]))
+        fails = RESTART in commands and "Alloc" in host.conf.read_text()
+        states = {
+            "ActiveState": "activating" if fails else "active",
+            "SubState": "auto-restart" if fails else "running",
+            "UnitFileState": "enabled",
+        }
+        return CommandResult(0, states.get(argv[3], "") if argv[1] == "show" else "")
+
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    host.units = UnitManager(systemctl, tmp_path)
+    with pytest.raises(UnavailableError, match="; restored: "):
+        host.setup()
+    assert host.conf.read_bytes() == before and commands.count(RESTART) == 2

@@ -47,6 +47,9 @@ class Units:
     def has_started(self, unit):
         return self.is_active(unit)
 
+    def is_down(self, unit):
+        return not self.is_active(unit)
+
     def is_enabled(self, unit):
         return unit in self.enabled
 
