@@ -39,6 +39,8 @@ _MAX_DEVIATION: Final = 0.1
 """Maximum deviation of the time of a row from equal spacing, as a share of a step."""
 _MIN_SINGLE_STEPS: Final = 0.75
 """Minimum share of the distances between rows that are one step, if the rows are equally spaced."""
+_MAX_SAMPLING_S: Final = 3600.0
+"""Maximum step of four or fewer equally spaced rows with a gap. Periods of tariffs are longer."""
 _MIN_STEP_S: Final = 300.0
 """Minimum step of a series with unequally spaced rows. Shorter steps would make forecasts slow."""
 _FORMAT: Final = "write a header such as time,EUR/MWh or time,g/kWh, and one row per hour"
@@ -100,16 +102,20 @@ def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSe
 def _equal_steps(times: Sequence[float], step_s: float) -> NDArray[np.int64] | None:
     """Return the number of the step of each row; None if the rows are not equally spaced.
 
-    Rows may be missing, and times may deviate by `_MAX_DEVIATION`. If there are five or more rows, at least
-    the share `_MIN_SINGLE_STEPS` of their distances must be one step. A tariff that changes at 6:00 and 22:00
-    is therefore not equally spaced, although its longer period is a multiple of the shorter one.
+    Rows may be missing, and times may deviate by `_MAX_DEVIATION`. A tariff that changes at 6:00 and 22:00 is
+    not equally spaced, although its longer period is a multiple of the shorter one. Rows are therefore only
+    equally spaced if at least the share `_MIN_SINGLE_STEPS` of their distances is one step, if their
+    distances have more than two different lengths, as with gaps in measured values, or if there are at most
+    four rows with a step of at most `_MAX_SAMPLING_S`.
     """
     steps = (np.array(times) - times[0]) / step_s
     rows = np.round(steps).astype(np.int64)
     distances = np.diff(rows)
     is_regular = np.all(np.abs(steps - rows) <= _MAX_DEVIATION) and np.all(distances > 0)
-    is_dense = len(rows) < 5 or np.mean(distances == 1) >= _MIN_SINGLE_STEPS
-    return rows if is_regular and is_dense else None
+    is_short = len(rows) < 5 and step_s <= _MAX_SAMPLING_S * (1 + _MAX_DEVIATION)
+    has_gaps = len(np.unique(distances)) > 2
+    is_sampled = is_short or has_gaps or np.mean(distances == 1) >= _MIN_SINGLE_STEPS
+    return rows if is_regular and is_sampled else None
 
 
 def _common_step_s(times: Sequence[float]) -> float | None:

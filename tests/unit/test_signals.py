@@ -90,7 +90,7 @@ def test_a_tariff_with_two_unequal_periods_changes_at_the_times_of_its_rows():
 
 
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("count", [6, 7])
+@pytest.mark.parametrize("count", range(3, 8))
 def test_a_tariff_of_8_and_16_hours_is_read_alike_for_every_number_of_rows(first, count):
     rows = [row for n in range(5) for row in ((24 * n + 6, 0.3), (24 * n + 22, 0.1))][first : first + count]
     series = read_prices(*((hour * HOUR, price) for hour, price in rows))
@@ -102,6 +102,13 @@ def test_a_tariff_of_8_and_16_hours_is_read_alike_for_every_number_of_rows(first
 def test_single_missing_rows_of_an_hourly_file_are_unknown():
     series = read_prices(*((hour * HOUR, 0.5) for hour in range(24) if hour not in (5, 13)))
     assert np.flatnonzero(np.isnan(series.values)).tolist() == [5, 13]
+
+
+def test_many_gaps_of_different_lengths_in_an_hourly_file_are_unknown():
+    hours = [0, 1, 2, 5, 6, 7, 9, 10, 14, 15]
+    series = read_prices(*((hour * HOUR, 0.5) for hour in hours))
+    assert series.step_s == HOUR
+    assert np.flatnonzero(~np.isnan(series.values)).tolist() == hours
 
 
 def test_a_tariff_of_many_years_with_a_small_common_step_is_averaged():
