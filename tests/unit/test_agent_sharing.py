@@ -335,6 +335,55 @@ def test_jobs_on_the_same_cpus_share_gpus_that_slurm_does_not_name(tmp_path: Pat
     assert [quality(records[job])["gpu[0]"] for job in (1, 2)] == ["partial"] * 2
 
 
+def test_a_job_beside_one_with_named_gpus_has_no_gpus(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path, components=("cpu", "gpu[0]"))
+    node.begin(1, 8, "0")
+    living(node, 1, pid=77)
+    node.begin(2, 8)
+    node.use(10, {"cpu": 100.0, "gpu[0]": 300.0}, {1: 4, 2: 4})
+    node.end(2)
+    node.end(1)
+    records = node.records()
+    assert joules(records[1])["gpu[0]"] == pytest.approx(3000)
+    assert quality(records[1])["gpu[0]"] == "measured"
+    assert "gpu[0]" not in joules(records[2]) and records[2].gpus == ()
+
+
+def test_a_job_loses_assumed_gpus_when_a_job_with_named_gpus_begins(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path, components=("cpu", "gpu[0]"))
+    node.begin(2, 8)
+    living(node, 2, pid=77)
+    node.use(10, {"cpu": 100.0, "gpu[0]": 50.0}, {2: 8})
+    node.begin(1, 8, "0")
+    node.kill()
+    node.use(10, {"cpu": 100.0, "gpu[0]": 300.0}, {1: 4, 2: 4})
+    node.end(1)
+    node.end(2)
+    records = node.records()
+    assert joules(records[1])["gpu[0]"] == pytest.approx(3000)
+    assert joules(records[2])["gpu[0]"] == pytest.approx(500)
+    assert [quality(records[job])["gpu[0]"] for job in (1, 2)] == ["measured"] * 2
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_job_without_named_gpus_does_not_lift_the_cap_of_a_named_gpu(
+    tmp_path: Path, order: tuple[int, int]
+) -> None:
+    node = EnergyNode(tmp_path, components=("cpu",))
+    limit = Limit(0)
+    hardware = NodeHardware("", 8, gpus=(GpuInfo(0, 0, "A100", 400.0, 100.0, 400.0, None),))
+    devices = NodeDevices(hardware, (), {limit.key: limit}, (), root=node.tree.root)
+    manager = JobManager(Config(), devices, StateDirectory(tmp_path / "gpu-state"), HandClock())
+    jobs = {1: env(1, cpus="8", gpu_cap="150") | {"SLURM_JOB_GPUS": "0"}, 2: env(2, cpus="8")}
+    for job_id in order:
+        manager.begin(jobs[job_id])
+        living(node, job_id, pid=76 + job_id)
+    manager.apply_pending_settings()
+    assert limit.value == "150000"
+    manager.stop()
+    node.die()
+
+
 def test_settings_of_the_whole_node_end_when_the_node_is_shared(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.manager.begin(env(1, policy="performance"))

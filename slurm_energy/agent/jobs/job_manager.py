@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slurm_energy.agent.budget.node_budget import NodeBudget
@@ -161,6 +161,8 @@ class JobManager:
         started = self._clock.unix(), self._meter.sampled_at
         session = planner.new_session(context, occupation, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
+        if session.gpus and not session.gpus_assumed:
+            self._remove_assumed_gpus(occupation.beside)
         if late_s:
             session.late = True
             late = f"the job began {late_s:.1f} s before senergyd received its message"
@@ -432,6 +434,17 @@ class JobManager:
         self._sample(SampleReason.FINAL)  # CPU time that the job used until now does not count in its share
         self._pending.add(session.key)  # settings of the whole node no longer apply
         self._checkpoints.save(session)
+
+    def _remove_assumed_gpus(self, sessions: Iterable[Session]) -> None:
+        """Remove the GPUs of jobs without named GPUs, because Slurm names those of a job that begins beside.
+
+        Energy of the GPUs until now stays with these jobs.
+        """
+        for session in sessions:
+            if session.gpus and session.gpus_assumed and not session.gpu_job:
+                session.gpus = ()
+                self._pending.add(session.key)  # settings of the GPUs no longer apply
+                self._checkpoints.save(session)
 
     def _finish(self, session: Session, received_s: float = math.inf) -> None:
         """Take a job's last sample and restore its settings. `finalize_jobs` writes the record later."""

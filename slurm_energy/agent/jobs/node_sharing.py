@@ -34,6 +34,14 @@ class NodeOccupation:
         """Whether the job has the node for itself."""
         return self.has_all and not self.beside
 
+    @property
+    def may_have_all_gpus(self) -> bool:
+        """Whether the job is assumed to have all GPUs if Slurm names none.
+
+        If Slurm names the GPUs of a job beside it, a job without named GPUs has none.
+        """
+        return self.has_all and not any(one.gpus and not one.gpus_assumed for one in self.beside)
+
 
 def node_occupation(context: JobContext, sessions: Iterable[Session], devices: NodeDevices) -> NodeOccupation:
     """Return the relation of a job that begins to the running jobs.

@@ -95,7 +95,7 @@ def new_session(
     """
     hardware = devices.hardware
     whole = occupation.whole_node
-    gpus = components.job_gpus(context, hardware.gpus, occupation.has_all)
+    gpus = components.job_gpus(context, hardware.gpus, occupation.may_have_all_gpus)
     unknown = components.is_on_unknown_gpus(context, hardware.gpus, occupation.has_all)
     notes = [] if whole else [_shared_note(context.cpus, hardware.cpu_count)]
     return Session(

@@ -56,7 +56,8 @@ def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], has_all: bool) -> tup
     Args:
         context: the job as the hook describes it.
         gpus: the GPUs of the node.
-        has_all: whether the job has all CPUs of the node or is exclusive. Other such jobs may run beside it.
+        has_all: whether the job has all CPUs of the node or is exclusive, and no job beside it has GPUs that
+            Slurm names.
     """
     present = list(gpus)
     if context.gpus is None or has_assumed_gpus(context, present):
