@@ -175,6 +175,7 @@ def test_the_parts_of_many_jobs_need_few_queries(store_location: Path | str) -> 
         parts = parts_of_records(connection, ids, None)
         with pytest.raises(UnavailableError, match=r"it takes longer than 0 s.*ask for fewer jobs"):
             parts_of_records(connection, ids, None, limit_s=0.0)
+        assert set(parts_of_records(connection, ids[:1], None, limit_s=0.0)) == set(ids[:1])
     assert set(parts) == set(ids)
     assert {tuple(joules for _, _, joules in some) for some in parts.values()} == {(0.6 * KWH, 0.4 * KWH)}
     assert len([statement for statement in statements if "FROM periods" in statement]) < 10

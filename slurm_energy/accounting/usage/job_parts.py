@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -23,7 +24,7 @@ _CHUNK: Final = 200
 """Maximum number of values in a condition."""
 
 LIMIT_S: Final = 20.0
-"""Maximum time of the queries of a request."""
+"""Time after which no further jobs of a request are read."""
 _JOBS: Final = 50
 """Maximum number of jobs whose records are read with one query."""
 _MAX_NODE_HOURS: Final = 100_000
@@ -53,31 +54,36 @@ def parts_of_records(
         record_ids: for each job or step, the id of one of its records. Further ids of the same job or step
             are ignored.
         visible: records that the caller may see; None means all.
-        limit_s: maximum time that all queries together may take. A query that runs is not aborted.
+        limit_s: time after which no further jobs are read. A request for one job is always completed.
 
     Returns:
         The parts by record id, in ascending order. A record id is absent if the record is unknown or hidden,
         or if no division by time is known.
 
     Raises:
-        UnavailableError: the queries take longer than `limit_s`, or the parts are too many.
+        UnavailableError: jobs are left after `limit_s`, or the parts are too many.
     """
-    end_s = time.monotonic() + limit_s
+    check_time = partial(_check_time, time.monotonic() + limit_s, limit_s)
     by_job: dict[_Job, list[Row[Any]]] = defaultdict(list)
     for row in _requested(connection, sorted(set(record_ids)), visible):
         by_job[row.cluster, row.job_id].append(row)
     parts: dict[str, list[KnownPart]] = {}
     count = 0
-    for cluster, requested in _groups(by_job):
-        for record_id, some in _parts_of_jobs(connection, cluster, requested):
+    for position, (cluster, requested) in enumerate(_groups(by_job)):
+        if position:
+            check_time()
+        for record_id, some in _parts_of_jobs(connection, cluster, requested, check_time):
             if len(some) > 1:
                 parts[record_id] = some
                 count += len(some)
-            if time.monotonic() >= end_s:
-                raise UnavailableError("query", f"it takes longer than {limit_s:g} s", "ask for fewer jobs")
             if count > _MAX_PARTS:
                 raise UnavailableError("query", f"more than {_MAX_PARTS} parts", "ask for fewer jobs")
     return parts
+
+
+def _check_time(end_s: float, limit_s: float) -> None:
+    if time.monotonic() >= end_s:
+        raise UnavailableError("query", f"it takes longer than {limit_s:g} s", "ask for fewer jobs")
 
 
 def _requested(connection: Connection, ids: Sequence[str], visible: Visibility | None) -> Iterator[Row[Any]]:
@@ -102,11 +108,17 @@ def _groups(by_job: Mapping[_Job, list[Row[Any]]]) -> Iterator[tuple[str, _JobRo
 
 
 def _parts_of_jobs(
-    connection: Connection, cluster: str, requested: _JobRows
+    connection: Connection, cluster: str, requested: _JobRows, check_time: Callable[[], None]
 ) -> Iterator[tuple[str, list[KnownPart]]]:
-    """Yield a record id and the parts for each requested run of some jobs and of their steps."""
+    """Yield a record id and the parts for each requested run of some jobs and of their steps.
+
+    `check_time` is called before the periods of further jobs are read. It raises an error if the time is
+    over.
+    """
     measured = _measured_records(connection, cluster, requested)
-    for jobs in _batches(measured):
+    for position, jobs in enumerate(_batches(measured)):
+        if position:
+            check_time()
         energies = _period_energies(connection, cluster, jobs, measured)
         for job_id in jobs:
             yield from _parts_of_job(requested[job_id], measured[job_id], energies[job_id])
