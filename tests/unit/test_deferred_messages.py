@@ -109,6 +109,26 @@ def test_the_deferred_end_of_a_requeued_run_is_not_the_end_of_the_next_run(
     assert records[0].energy_joules is None
 
 
+def test_a_repeated_begin_of_the_same_run_does_not_hide_its_end(node: Node, beside: Beside) -> None:
+    beside.leave("begin", env(), ago_s=30.0)
+    beside.leave("begin", env(), ago_s=25.0)
+    beside.leave("end", env(), ago_s=10.0)
+    beside.deferred.replay()
+    (record,) = node.records()
+    assert (record.elapsed_s, record.energy_joules) == (pytest.approx(20.0), None)
+
+
+def test_an_end_without_restart_count_ends_a_run_after_a_requeue(node: Node, beside: Beside) -> None:
+    without_count = env()
+    del without_count["SLURM_JOB_RESTART_COUNT"]
+    beside.leave("begin", env(restart=1), ago_s=30.0)
+    beside.leave("end", without_count, ago_s=10.0)
+    beside.deferred.replay()
+    (record,) = node.records()
+    assert (record.restart_count, record.elapsed_s) == (1, pytest.approx(20.0))
+    assert record.energy_joules is None
+
+
 def test_messages_that_wait_for_a_hanging_driver_are_processed_once(
     node: Node, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ class HookMessage:
         operation: `begin` or `end`.
         env: the hook's environment.
         key: job id and restart count.
+        states_restart_count: whether the hook's environment states the restart count, see `JobContext`.
     """
 
     path: Path
@@ -52,6 +53,7 @@ class HookMessage:
     operation: str
     env: Mapping[str, str]
     key: tuple[int, int]
+    states_restart_count: bool
 
 
 class DeferredMessages:
@@ -100,7 +102,7 @@ class DeferredMessages:
         messages = [message for path in paths if (message := self._read(path))]
         replayed_s = self._clock.boottime()
         for position, message in enumerate(messages):
-            end = _end_of(message, messages[position + 1 :])
+            end = _end_of(message, messages[position + 1 :]) if message.operation == "begin" else None
             try:
                 self._process(message, end, replayed_s)
             except EnergyError as error:
@@ -125,7 +127,9 @@ class DeferredMessages:
         try:
             data = json.loads(atomic_file.read(path, _MAX_BYTES))
             operation, env = _checked(data)
-            return HookMessage(path, int(match[1]) / 1e9, operation, env, job_context(env).key)
+            context = job_context(env)
+            sent = int(match[1]) / 1e9
+            return HookMessage(path, sent, operation, env, context.key, context.states_restart_count)
         except (OSError, ValueError, EnergyError) as error:
             log.error("%s: not a hook's message, dropped: %s", path, error)
             path.unlink(missing_ok=True)
@@ -148,15 +152,22 @@ class DeferredMessages:
 def _end_of(begin: HookMessage, later: Sequence[HookMessage]) -> HookMessage | None:
     """Return the message about the end of the run that `begin` starts; None if there is no such message.
 
-    It is the next message about the job. The end of a run that is requeued may state the restart count of the
-    next run.
+    It is the next message about the job, except for repeated messages about the same begin. The end of a run
+    that is requeued may state the restart count of the next run, or none.
 
     Args:
         begin: message about the begin of the run.
         later: messages after `begin`, oldest first.
     """
-    message = next((item for item in later if item.key[0] == begin.key[0] and item.key >= begin.key), None)
+    message = next((item for item in later if _follows(item, begin)), None)
     return message if message is not None and message.operation == "end" else None
+
+
+def _follows(item: HookMessage, begin: HookMessage) -> bool:
+    """Return whether a message is about the end of the run that `begin` starts, or about a later run."""
+    if item.key[0] != begin.key[0] or (item.operation, item.key) == ("begin", begin.key):
+        return False
+    return item.key >= begin.key or (item.operation == "end" and not item.states_restart_count)
 
 
 def _checked(data: Any) -> tuple[str, dict[str, str]]:
