@@ -268,16 +268,34 @@ def test_a_hold_by_a_quota_after_a_deferral_loses_no_age() -> None:
     site = Site()
     job = site.slurm.add("12h")
     site.run_until(CHEAP_S + 120.0)
-    quota = BeginTimeHolds(site.slurm, site.times)
-    quota.set_names({job: str(job)})
-    for minute in range(3, 60):
-        site.slurm.now_s = CHEAP_S + 60.0 * minute
-        quota.hold([job], {job: site.slurm.begin(job)}, site.slurm.now_s)
-        site.cycle()
-    quota.release(None, site.slurm.now_s)
+    hold_by_quota(site, job, range(3, 60)).release(None, site.slurm.now_s)
     site.cycle(CHEAP_S + HOUR)
     assert site.planner.held == 0 and site.slurm.begin(job) > CHEAP_S + 120.0
     assert waited_s(site, job, CHEAP_S + 2 * HOUR) == pytest.approx(2 * HOUR, abs=61)
+
+
+def test_a_hold_by_a_quota_across_a_restart_loses_no_age() -> None:
+    site = Site()
+    job = site.slurm.add("12h")
+    site.run_until(CHEAP_S + 120.0)
+    hold_by_quota(site, job, range(3, 30))
+    after = Site(slurm=site.slurm)
+    after.planner.jobs = restored_jobs(site.stored)
+    after.cycle(CHEAP_S + 30 * 60.0)  # the deferral plans before the quotas
+    hold_by_quota(after, job, range(31, 60)).release(None, site.slurm.now_s)
+    after.cycle(CHEAP_S + HOUR)
+    assert waited_s(after, job, CHEAP_S + 2 * HOUR) == pytest.approx(2 * HOUR, abs=61)
+
+
+def hold_by_quota(site: Site, job: int, minutes: range) -> BeginTimeHolds:
+    """Let a quota hold a job in each of the minutes after the begin of the cheap hours."""
+    quota = BeginTimeHolds(site.slurm, site.times)
+    quota.set_names({job: str(job)})
+    for minute in minutes:
+        site.slurm.now_s = CHEAP_S + 60.0 * minute
+        quota.hold([job], {job: site.slurm.begin(job)}, site.slurm.now_s)
+        site.cycle()
+    return quota
 
 
 def test_release_all_releases_what_is_held() -> None:

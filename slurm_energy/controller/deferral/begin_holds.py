@@ -55,6 +55,20 @@ class BeginTimeHolds:
         """
         return self._times.moved.keys()
 
+    def may_have_moved(self, job: int, begin_s: float, now_unix_s: float) -> bool:
+        """Return whether a part of senergyctld has moved, or may have moved, the begin time of a job.
+
+        After a restart of senergyctld, it is unknown which begin times quotas and power budgets have moved.
+        They move a begin time at most `HOLD_S` ahead.
+
+        Args:
+            job: id of the pending job.
+            begin_s: current begin time of the job in Slurm; NaN means that the job has no begin time.
+            now_unix_s: the time now.
+        """
+        is_near = now_unix_s < begin_s <= now_unix_s + HOLD_S + _ROUNDING_S
+        return is_near or job in self._times.moved
+
     @property
     def times(self) -> BeginTimes:
         """The begin times of pending jobs, shared with other parts of senergyctld that delay jobs."""

@@ -200,7 +200,7 @@ class DeferralPlanner:
                 else:
                     job.end_hold(now_s)
             if job.held_since_s is None:
-                is_moved = record in self._holds.moved_jobs
+                is_moved = self._holds.may_have_moved(record, begin_s, now_s)
                 note_later_begin(job, begin_s, now_s, self._settings.hold_s, is_moved=is_moved)
         self.suspensions.forget_old(now_s)
         self._continued = self.suspensions.of_rows(queue)
@@ -265,8 +265,9 @@ class DeferralPlanner:
         job = self.jobs.get(job_id)
         record, begin_s = int(queue.job_id[row]), float(queue.eligible_s[row])
         if job is not None:
-            is_own = job.held_since_s is not None or record in self._holds.moved_jobs
-            return job.eligible_s if is_own or not begin_s > queue.taken_unix_s + CHANGED_S else begin_s
+            now_s = queue.taken_unix_s
+            is_own = job.held_since_s is not None or self._holds.may_have_moved(record, begin_s, now_s)
+            return job.eligible_s if is_own or not begin_s > now_s + CHANGED_S else begin_s
         original_s = self._holds.times.original_s(record, begin_s)
         delay_s = self._settings.submit_delay_s
         return self._requested.eligible_s(job_id, submit_s, original_s, queue.taken_unix_s, delay_s)

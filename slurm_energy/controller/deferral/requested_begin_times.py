@@ -62,7 +62,7 @@ def note_later_begin(
         begin_s: begin time of the job in Slurm; NaN means that there is none.
         now_s: current time in Unix seconds.
         hold_s: maximum time by which deferral moves a begin time ahead.
-        is_moved: whether a part of senergyctld has moved the begin time.
+        is_moved: whether a part of senergyctld has moved the begin time, or may have moved it.
     """
     if is_moved:
         job.hold_end_s = now_s if job.hold_end_s is None else max(job.hold_end_s, now_s)
