@@ -14,7 +14,8 @@ from typing import Final
 KnownPart = tuple[float, float, float]
 """Energy used between two times: start, end (Unix seconds) and joules."""
 
-_HOUR_S: Final = 3600.0
+_MERGED_S: Final = 60.0
+"""Duration in which parts must begin, and in which they must end, to be added up."""
 _MIN_GAP_S: Final = 1.0
 """Shorter times without a period are ignored. Periods start and end at whole seconds, jobs do not."""
 
@@ -66,8 +67,8 @@ def clip(parts: Sequence[KnownPart], start: float, end: float, joules: float) ->
     return scale(inside, joules) or [(start, end, joules)]
 
 
-def merge_by_hour(parts: Iterable[KnownPart]) -> list[KnownPart]:
-    """Add up the energies of parts that begin in the same UTC hour and end in the same UTC hour.
+def merge_by_minute(parts: Iterable[KnownPart]) -> list[KnownPart]:
+    """Add up the energies of parts that begin in the same minute and end in the same minute.
 
     The nodes of a job start and end at slightly different times. Without the sums, the number of parts would
     grow with the number of nodes. A sum covers the time from the earliest start to the latest end of its
@@ -75,9 +76,9 @@ def merge_by_hour(parts: Iterable[KnownPart]) -> list[KnownPart]:
     """
     sums: dict[tuple[int, int], KnownPart] = {}
     for start, end, joules in parts:
-        hours = int(start // _HOUR_S), int(-(-end // _HOUR_S))
-        first, last, total = sums.get(hours, (start, end, 0.0))
-        sums[hours] = min(first, start), max(last, end), total + joules
+        minutes = int(start // _MERGED_S), int(-(-end // _MERGED_S))
+        first, last, total = sums.get(minutes, (start, end, 0.0))
+        sums[minutes] = min(first, start), max(last, end), total + joules
     return sorted(sums.values())
 
 

@@ -181,7 +181,7 @@ def test_the_parts_of_many_jobs_need_few_queries(store_location: Path | str) -> 
     assert len([statement for statement in statements if "FROM periods" in statement]) < 10
 
 
-def test_nodes_that_start_at_slightly_different_times_share_the_parts_of_an_hour(
+def test_nodes_that_start_at_slightly_different_times_share_parts(
     store_location: Path | str,
 ) -> None:
     store = Accounting(store_location)
@@ -197,6 +197,22 @@ def test_nodes_that_start_at_slightly_different_times_share_the_parts_of_an_hour
     assert parts == [
         (T0, T0 + HOUR, pytest.approx(3.0 * KWH)),
         (T0 + HOUR, T0 + 2 * HOUR, pytest.approx(2.0 * KWH)),
+    ]
+
+
+def test_periods_shorter_than_an_hour_remain_separate_parts(store_location: Path | str) -> None:
+    store, quarter = Accounting(store_location), HOUR // 4
+    energies = [round(share * KWH * 1e6) for share in (0.4, 0.3, 0.2, 0.1)]
+    items = [
+        DeliveredPeriod(0, period(begin, begin + quarter, node="n1", jobs={(1, 0): {"cpu": energy}}), "{}")
+        for begin, energy in zip(range(T0, T0 + HOUR, quarter), energies, strict=True)
+    ]
+    with store.connect() as connection:
+        store_periods(connection, items, NOW)
+    (parts,) = parts_of(store, delivered(store, "n1", 1.0, T0 + HOUR)).values()
+    assert parts == [
+        (T0 + quarter * place, T0 + quarter * (place + 1), pytest.approx(energy / 1e6))
+        for place, energy in enumerate(energies)
     ]
 
 

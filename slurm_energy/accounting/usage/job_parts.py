@@ -17,7 +17,7 @@ from slurm_energy.accounting.records.record_conditions import is_visible, r
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.schema.tables import periods
 from slurm_energy.errors import UnavailableError
-from slurm_energy.grid.energy_parts import KnownPart, clip, divide, merge_by_hour
+from slurm_energy.grid.energy_parts import KnownPart, clip, divide, merge_by_minute
 
 _JOULES_PER_MICROJOULE: Final = 1e-6
 _CHUNK: Final = 200
@@ -167,7 +167,7 @@ def _parts_of_job(
             for row in by_step[key]
             if _overlap(row, one)
         ]
-        yield one.record_id, merge_by_hour(chain.from_iterable(divided))
+        yield one.record_id, merge_by_minute(chain.from_iterable(divided))
 
 
 def _overlap(one: Row[Any], other: Row[Any]) -> bool:
