@@ -335,6 +335,21 @@ def test_jobs_on_the_same_cpus_share_gpus_that_slurm_does_not_name(tmp_path: Pat
     assert [quality(records[job])["gpu[0]"] for job in (1, 2)] == ["partial"] * 2
 
 
+def test_a_restarted_agent_still_knows_which_gpus_are_assumed(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path, components=("cpu", "gpu[0]"))
+    node.begin(1, 8)
+    living(node, 1, pid=77)
+    node.use(10, {"cpu": 100.0, "gpu[0]": 300.0}, {1: 8})
+    node.kill()
+    node.begin(2, 8)
+    node.use(10, {"cpu": 100.0, "gpu[0]": 300.0}, {1: 4, 2: 4})
+    node.end(2)
+    node.end(1)
+    records = node.records()
+    assert joules(records[2])["gpu[0]"] == pytest.approx(1500)
+    assert [quality(records[job])["gpu[0]"] for job in (1, 2)] == ["partial"] * 2
+
+
 def test_a_job_beside_one_with_named_gpus_has_no_gpus(tmp_path: Path) -> None:
     node = EnergyNode(tmp_path, components=("cpu", "gpu[0]"))
     node.begin(1, 8, "0")

@@ -282,10 +282,12 @@ class Session:
     def dump(self) -> dict[str, Any]:
         """Return the session (the agent's state of a job) as a dict that JSON can hold.
 
-        The trace, the recording of signals, the reports about steps and the findings are left out.
+        The trace, the recording of signals, the reports about steps and the findings are left out. `load`
+        derives whether the GPUs are assumed.
         """
         data = flat_fields(self)
         del data["trace"], data["recording"], data["step_reports"], data["findings"]
+        del data["gpus_assumed"]  # release 0.1 reads no further keys
         for name in ("job_components", "devices", "plan", "outcomes", "restored"):
             data[name] = [flat_fields(item) for item in data[name]]
         data["meter"], data["power_monitor"] = self.meter.dump(), self.power_monitor.dump()
@@ -306,6 +308,7 @@ class Session:
             {
                 **data,
                 "gpus": tuple(data["gpus"]),
+                "gpus_assumed": not data.get("gpu_job"),
                 "cpu_list": None if (cpus := data.get("cpu_list")) is None else tuple(cpus),
                 "job_components": tuple(build_from(JobComponent, item) for item in data["job_components"]),
                 "meter": build_from(JobMeter, data["meter"]),
