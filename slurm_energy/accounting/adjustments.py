@@ -223,9 +223,9 @@ def offered_run(connection: Connection, run: JobRun, uid: int) -> OfferedRun | N
     """Return the adjusted values that senergyctld has offered to one run of a user's job.
 
     An adjustment changes a value of a program, such as its number of workers. A job keeps its sbatch options
-    when it is requeued. A requeued run to which nothing was offered itself therefore has the values with
-    which the job was submitted, and its program has requested none of them. The result is None if nothing was
-    offered to this run.
+    when it is requeued. If nothing was offered to a requeued run, the result therefore contains the values
+    with which the job was submitted, and `requested` is empty. The result is None if nothing was offered to
+    this run and the job was not submitted with adjusted values.
     """
     columns = _runs.c
     query = select(_runs).where(

@@ -245,9 +245,10 @@ class AgentDaemon:
                 self._budget.wake()
 
     async def _apply_pending_settings(self) -> None:
-        """Apply settings that wait because the CPUs of a job became known or another job shares the node.
+        """Apply the settings of jobs that were postponed until after the response to a hook.
 
-        They are applied after the response, so that the hook does not wait for the writes.
+        Settings are postponed if the CPUs of a job become known, or if a job has to share the node from now
+        on. The hook thus does not wait for the writes.
         """
         while True:
             await self._pending.wait()

@@ -147,7 +147,9 @@ def _selected_running(
 
 
 def _displayed_ids(jobs: Collection[str]) -> dict[int, str]:
-    """Return the ids of active jobs as Slurm shows them, by numeric job id. Live reports do not contain them.
+    """Return the ids of active jobs as Slurm shows them, by numeric job id.
+
+    Live reports contain only the numeric job ids.
 
     Args:
         jobs: jobs and steps that the user selected; if empty, the result is empty.
@@ -240,7 +242,8 @@ def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[A
 def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
     """Return the rows of `senergy acct` with the emissions and the cost of their energy.
 
-    The rows stay as they are if the site has configured no figure from which these follow.
+    The rows are unchanged if the site has configured neither carbon intensity, price, PUE nor embodied
+    emissions.
     """
     footprints = job_footprints(client, [row.usage for row in rows if row.usage is not None])
     if not footprints or footprints[0].factors.is_empty:

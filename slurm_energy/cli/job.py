@@ -117,7 +117,7 @@ def _fetch(
     decisions_by_job: dict[int, list[dict[str, Any]]],
     scopes: list[str | None],
 ) -> list[JobUsage]:
-    """Return the last run of each job with an id. The id of an array selects all tasks.
+    """Return the last run of each job that `job_id` selects. The id of an array selects all its tasks.
 
     Args:
         args: parsed options.

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 def job_footprints(client: ControllerClient, usages: Sequence[JobUsage]) -> list[Footprint]:
-    """Return the emissions and the cost of jobs and steps, in their order.
+    """Return the emissions and the cost of jobs and steps, in the order of `usages`.
 
-    The energy by time is requested only for jobs in whose time a factor changes. If the controller does not
-    return it, a note is printed, and the power of each of these jobs is assumed to be constant.
+    The energy by time is requested only for jobs during which a factor (carbon intensity or price) changes.
+    If the controller does not return this energy, a note is printed, and the power of each of these jobs is
+    assumed to be constant.
 
     Raises:
         EnergyError: the controller does not return the factors.
@@ -45,7 +46,7 @@ def job_footprints(client: ControllerClient, usages: Sequence[JobUsage]) -> list
 def _parts_by_record(
     client: ControllerClient, usages: Sequence[JobUsage], factors: GridFactors
 ) -> dict[str, list[KnownPart]]:
-    """Return the energy by time of the jobs in whose time a factor changes, by the id of the first record."""
+    """Return the energy by time of the jobs during which a factor changes, by id of their first record."""
     ids = [
         usage.first.record_id
         for usage in usages

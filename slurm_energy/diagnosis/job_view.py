@@ -83,7 +83,7 @@ class JobView:
 
     @cached_property
     def allocated_gpus(self) -> frozenset[tuple[str, str]]:
-        """Node and part of each GPU of the job, including those without any signal."""
+        """Node name and part name, such as `gpu[0]`, of each GPU of the job, with or without signals."""
         allocated = {(node, f"gpu[{index}]") for node, gpus in self.context.gpus.items() for index in gpus}
         return frozenset(allocated | {(gpu.node, gpu.part) for gpu in self.gpus})
 

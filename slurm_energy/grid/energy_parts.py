@@ -21,10 +21,11 @@ _MIN_GAP_S: Final = 1.0
 
 
 def divide(start: float, end: float, joules: float, periods: Iterable[KnownPart]) -> list[KnownPart]:
-    """Divide the energy of a job on one node by the periods of the node.
+    """Divide the energy of a job on one node into parts, one for each period of the node.
 
-    Energy that the periods do not contain is spread evenly over the time of the job without a period. If
-    there is no such time or no such energy, the energies of the periods are scaled to the energy of the job.
+    Energy that the periods do not contain is spread evenly over the time of the job that no period covers. If
+    there is no such time or no such energy, the energies of the periods are scaled, so that they add up to
+    the energy of the job.
 
     Args:
         start: start of the job on the node, Unix seconds.
@@ -48,7 +49,7 @@ def divide(start: float, end: float, joules: float, periods: Iterable[KnownPart]
 
 
 def clip(parts: Sequence[KnownPart], start: float, end: float, joules: float) -> list[KnownPart]:
-    """Divide the energy of a step as the energy of its job is divided in the time of the step.
+    """Divide the energy of a step in proportion to the parts of its job's energy during the step.
 
     Args:
         parts: energy of the job on the node of the step, in ascending order of time.

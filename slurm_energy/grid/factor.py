@@ -60,7 +60,7 @@ class GridFactor:
         return value if value is not None or self.fallback is None else self.fallback.at(time_s)
 
     def is_constant_between(self, start_s: float, end_s: float) -> bool:
-        """Return whether the carbon intensity or price is the same from a time to a later or equal time."""
+        """Return whether the carbon intensity or price is constant from `start_s` to `end_s`."""
         return self.series is None or self.series.is_constant_between(start_s, end_s)
 
     def amount(self, parts: Iterable[EnergyPart]) -> GridAmount:

@@ -202,7 +202,7 @@ class GridFactors:
         return all(part is None for part in (self.carbon, self.price, self.pue, self.embodied))
 
     def are_constant(self, start_s: float, end_s: float) -> bool:
-        """Return whether carbon intensity and price are the same from a time to a later or equal time.
+        """Return whether carbon intensity and price are constant from `start_s` to `end_s`.
 
         The footprint then depends only on the sum of the energy.
         """

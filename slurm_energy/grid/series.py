@@ -122,7 +122,7 @@ class GridSeries:
         return self._values[row] if row >= 0 and time_s < self._ends[row] else None
 
     def is_constant_between(self, start_s: float, end_s: float) -> bool:
-        """Return whether the value is the same from a time to a later or equal time, or always unknown."""
+        """Return whether the value is constant, or always unknown, from `start_s` to `end_s`."""
         first = bisect_right(self._starts, start_s) - 1
         last = bisect_left(self._starts, end_s) - 1
         if last > first:

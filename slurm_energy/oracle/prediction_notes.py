@@ -12,10 +12,11 @@ from slurm_energy.quantities import format_duration
 def unmeasured_case(
     profile: WorkloadProfile, kind: Hardware, calibration: Calibration, precision: str, count: float
 ) -> str:
-    """Return a part of the basis if a measured workload was not measured in the predicted case.
+    """Return a remark if a measured workload was not measured in the predicted case.
 
-    The case is the precision and the number of devices. The result is empty if it was measured, and for
-    workloads that were never measured, which `transfer_notes` covers.
+    The remark is appended to the text `basis` of the prediction. The case is the precision and the number of
+    devices. The result is empty if the workload was measured in this precision with at least this number of
+    devices. It is also empty for workloads that were never measured, which `transfer_notes` covers.
 
     Args:
         profile: the workload.

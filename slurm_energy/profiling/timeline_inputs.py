@@ -150,7 +150,7 @@ def open_profile(source: ProfileInput) -> Iterator[tuple[BinaryIO, Iterator[Scan
 def _bounds(file: BinaryIO, header: EventFileHeader) -> tuple[int | None, int | None]:
     """Return the earliest start of the oldest records and the latest end of the newest records.
 
-    Records that would end after the latest time that counts as Unix time are damaged and are left out.
+    A newest record that would end after `MAX_UNIX_S` is damaged. It does not count for the latest end.
     """
     starts = [event.start_ns for event in islice(read_events(file, header), _EXAMINED_RECORDS)]
     ends = [

@@ -43,7 +43,7 @@ def read_record_ids(body: Mapping[str, Any]) -> list[str]:
 
 
 def read_response(response: Mapping[str, Any]) -> dict[str, list[KnownPart]]:
-    """Return the parts of energy in a response, by record id.
+    """Return the energy by time (start, end, joules) in a response, by record id.
 
     Raises:
         UnavailableError: the response is malformed.

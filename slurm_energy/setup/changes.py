@@ -99,7 +99,7 @@ def carry_out(
         journal: journal in which the change is recorded.
         due: actions, such as a restart of a daemon, that Slurm needs after the change, and again after an
             undo.
-        unconfirmed: whether the change is restored if slurmctld does not start at its next restart by setup.
+        unconfirmed: whether the change is undone if slurmctld does not start at its next restart by setup.
 
     Raises:
         UnavailableError: the file changed since it was read, or cannot be written.

@@ -178,11 +178,12 @@ class SetupRun:
             self._reconfigure()
 
     def _restart_slurmctld(self) -> None:
-        """Restart slurmctld if this is due. Keep it due until slurmctld is known to run with the files.
+        """Restart slurmctld if a restart is due.
 
-        An earlier run of setup may have made the changes: the administrator declined the restart, or the run
-        was interrupted. If that run restarted slurmctld with the changed files, and slurmctld has stopped
-        since, the original files are restored.
+        The restart stays due until slurmctld is known to run with the changed files. The changes may come
+        from an earlier run of setup that was interrupted, or in which the administrator declined the restart.
+        If that run restarted slurmctld with the changed files, and slurmctld has stopped since, the original
+        files are restored.
         """
         if CHECK_SLURMCTLD in self._journal.pending and self._is_slurmctld_down():
             self._return_to_original_files()
@@ -231,7 +232,7 @@ class SetupRun:
         return answers
 
     def _return_to_original_files(self) -> NoReturn:
-        """Restore the files with which slurmctld does not start, restart it, and raise an error."""
+        """Undo the changes with which slurmctld does not start, restart slurmctld, and raise an error."""
         restored, kept = self._restore_unconfirmed()
         why, todo = "did not start", "journalctl -u slurmctld"
         if restored:
@@ -249,7 +250,7 @@ class SetupRun:
         raise UnavailableError("slurmctld", why, todo)
 
     def _restore_unconfirmed(self) -> tuple[list[str], list[str]]:
-        """Restore the files with which slurmctld does not start, the last change first.
+        """Undo the changes with which slurmctld does not start, the last change first.
 
         A file that the site has changed since is kept. job_submit.lua is then kept too, because slurm.conf
         may still name it.
@@ -305,8 +306,8 @@ class SetupRun:
         Args:
             name: `slurmctld` or `slurmd`.
             units: units of the daemon.
-            action: action in the journal, which is no longer due if the daemon is not running. After a
-                restart, the caller removes it.
+            action: pending action in the journal. This function removes it if the units are not active. After
+                a restart, the caller removes it.
         """
         if not self._units.is_running:
             self._todo(f"systemd does not run here: restart {name}", EXIT_UNAVAILABLE)

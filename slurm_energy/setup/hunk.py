@@ -79,8 +79,9 @@ def revert(text: str, hunks: Sequence[Hunk]) -> tuple[str, list[Hunk]]:
     the value.
 
     Returns:
-        The new text, and the hunks that could not be reverted: no line of the hunk was found, or the site has
-        moved its items to another line, for example a continued one.
+        The new text, and the hunks that could not be reverted. These are hunks of which no line was found,
+        hunks that set several lines of which the site has edited some, and hunks whose items the site has
+        moved to a line in another form, for example a continued line.
     """
     missing = []
     ordered = sorted(hunks, key=lambda one: one.at)
@@ -107,11 +108,12 @@ def _revert_one(text: str, hunk: Hunk) -> str | None:
 def _revert_changed(text: str, hunk: Hunk) -> str | None:
     """Revert a change of a text although parts of the changed lines were edited later.
 
-    The lines of the change that the site has not edited are reverted. If the change has several lines and
-    the site may have edited some of them, the change can be reverted only as a whole.
+    The function is called if the changed lines are no longer found as a whole. The lines that the site has
+    not edited are reverted. A change of several lines, not counting comments of setup, is not reverted in
+    part.
 
-    Return the new text, or None if no part of the change is left to revert, or if the items that setup added
-    would stay set.
+    Return the new text. Return None if the change has several lines, if none of its lines is left, or if the
+    items that setup added would stay set.
     """
     lines = list(raw_lines(text))
     after = list(raw_lines(hunk.after))

@@ -199,7 +199,7 @@ class SetupJournal:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Context manager that reports a change of the directory that failed as an error of one line."""
+        """Context manager that reports a failed change of the directory as an error of one line."""
         try:
             yield
         except PermissionError:

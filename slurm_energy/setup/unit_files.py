@@ -85,9 +85,10 @@ def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str, config: Path) ->
 
 
 def _paths(program: Path, config: Path) -> dict[str, str]:
-    """Return the paths for the template of a unit. The default path of energy.toml is left to the template.
+    """Return the values of the path variables in the template of a unit.
 
-    A template of the site may have no variable for this path.
+    The path of energy.toml is left out if it is the default, because a template of the site may have no
+    variable for it.
     """
     paths = {"bin": str(program.parent)}
     return paths if config == DEFAULT_PATH else paths | {"config": str(config.absolute())}

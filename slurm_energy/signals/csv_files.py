@@ -100,13 +100,13 @@ def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSe
 
 
 def _equal_steps(times: Sequence[float], step_s: float) -> NDArray[np.int64] | None:
-    """Return the number of the step of each row; None if the rows are not equally spaced.
+    """Return for each row the index of its time step; None if the rows are not equally spaced.
 
-    Rows may be missing, and times may deviate by `_MAX_DEVIATION`. A tariff that changes at 6:00 and 22:00 is
-    not equally spaced, although its longer period is a multiple of the shorter one. Rows are therefore only
-    equally spaced if at least the share `_MIN_SINGLE_STEPS` of their distances is one step, if their
-    distances have more than two different lengths, as with gaps in measured values, or if there are at most
-    four rows with a step of at most `_MAX_SAMPLING_S`.
+    Rows may be missing, and times may deviate by the share `_MAX_DEVIATION` of a step. A tariff that changes
+    at 6:00 and 22:00 is not equally spaced, although its longer period is a multiple of the shorter one.
+    Therefore, one of three further conditions must hold: at least the share `_MIN_SINGLE_STEPS` of the
+    distances between rows is one step; the distances have more than two different lengths, as with gaps in
+    measured values; or there are at most four rows, and the step is at most `_MAX_SAMPLING_S`.
     """
     steps = (np.array(times) - times[0]) / step_s
     rows = np.round(steps).astype(np.int64)

@@ -23,7 +23,8 @@ class SearchOptions:
 
     Attributes:
         max_probes: maximum number of points that are tried in each phase of the job.
-        warmup_s: time after the first window during which windows are ignored, because programs start slowly.
+        warmup_s: seconds from the start of the first window. Windows that start in this time are ignored,
+            because programs start slowly.
         expected_duration_s: expected time from the start of the first window to the end of the job; None if
             unknown. A job that runs for clearly longer is treated like a job of unknown duration.
         start: first point to try, for example from earlier runs; None means that the prior decides.

@@ -73,7 +73,8 @@ def stamp(lab: LabDriver, step: str) -> str:
 def last_task_end(lab: LabDriver, job: int, row: str) -> float:
     """Return when the last task of a step of an ended job ended, in Unix seconds.
 
-    The external step, whose energy is that of the job, ends after the batch script.
+    For the rows of the job and of its external step, this is the end of the batch script. The energy of the
+    job is that of the external step, which ends after the batch script.
     """
     step = "batch" if row in ("job", "extern") else row
     return max(float(path.read_text()) for path in lab.layout.root.glob(f"ended.{job}.{step}.*"))
@@ -85,8 +86,8 @@ def assert_rows_agree(
     """Check that sacct and the energy records agree within 2 % for every row of a job.
 
     Slurm polls a step for the last time when its last task ends. The record ends later, when
-    slurmstepd has cleaned up. The tolerance therefore also includes the job's energy in this time and
-    in half a second, and in moments in which this machine stood still.
+    slurmstepd has cleaned up. The tolerance therefore also includes the energy that the job uses in
+    this time, in a further half second, and while this machine stood still.
     """
     whole = ours["job"]
     for name, value in shown.items():

@@ -39,7 +39,7 @@ NOBODY = 65534
 
 
 def _aside(path: Path) -> Path:
-    """Return the path of a new file that then replaces `path`, so that slurmctld never misses a table."""
+    """Return the path of a temporary file. It is renamed to `path`, so that a table always exists."""
     return path.with_name("aside")
 
 

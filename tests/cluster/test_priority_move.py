@@ -50,7 +50,7 @@ def asked(lab: LabDriver, *command: str) -> dict[str, Any]:
 
 
 def experiment(lab: LabDriver, *options: str) -> dict[str, Any]:
-    """Return the output of `senergy experiment` for the last hour. The default is the time since midnight."""
+    """Return the output of `senergy experiment` for the last hour instead of the time since midnight."""
     return asked(lab, "experiment", "-a", "-S", "now-1hour", *options)
 
 

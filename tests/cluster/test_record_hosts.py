@@ -55,8 +55,9 @@ def of_node(node, job_id):
 def wait_for_addresses(client):
     """Deliver records of other jobs until senergyctld knows the addresses of all nodes.
 
-    A delivery waits at most a second for sinfo and a second for the name service, which may be too short on a
-    busy machine. A later answer counts for the next delivery. n3 is refused as soon as its address is known.
+    For each delivery, senergyctld waits at most a second for sinfo and a second for the name service. This
+    may be too short on a busy machine. A later answer is used for the next delivery. Node n3 is on another
+    host, and its record is refused as soon as its address is known.
     """
     earlier = [of_node(node, FIRST_EARLIER_JOB + number) for number, node in enumerate(NODES)]
 

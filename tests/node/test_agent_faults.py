@@ -323,8 +323,8 @@ def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
 def _fill(agent: CrashingAgent, ballast: Path, stack: contextlib.ExitStack | None = None) -> None:
     """Fill the disk of senergyd completely.
 
-    If senergyd is just writing a file, its remaining free space is filled as well. If `stack` is given, all
-    files on the disk are opened and stay open until the end of `stack`.
+    The disk is filled again until senergyd is not writing a file, because the end of a write may free space.
+    If `stack` is given, all files on the disk are opened and stay open until the end of `stack`.
     """
 
     def is_full() -> bool:

@@ -224,9 +224,9 @@ def test_root_is_answered_while_a_user_attacks(agent: NodeAgent, kinds: tuple[st
 def wait_of_root_ms(agent: NodeAgent) -> float:
     """Return the milliseconds that root waits for a response of senergyd.
 
-    The time in which this thread was ready to run but had no processor does not count, nor does that of the
-    thread of senergyd that lacked a processor for the longest time. The delays of several threads of senergyd
-    overlap, so their sum could exceed the wait and hide a late response.
+    Two delays are subtracted in which a thread was ready to run but had no processor: the delay of this
+    thread, and the longest delay of a thread of senergyd. The delays of several threads of senergyd overlap,
+    so their sum could exceed the wait and hide a late response.
     """
     begun = time.perf_counter()
     before = run_queue_ms(agent)
@@ -238,7 +238,7 @@ def wait_of_root_ms(agent: NodeAgent) -> float:
 
 
 def run_queue_ms(agent: NodeAgent) -> dict[Path, float]:
-    """Return how long each thread of senergyd and the own thread have waited for a processor.
+    """Return how long each thread of senergyd and the calling thread have waited for a processor.
 
     The delays are in milliseconds since the start of the thread. Source: sched-stats.rst of the Linux kernel.
     """

@@ -112,7 +112,7 @@ class Site:
     def end(self, job_id, shape, rights=ALICE, *, policy="monitor", state="COMPLETED", restarts=0):
         """End a job of the test site and deliver its data. `restarts` is the number of its earlier requeues.
 
-        The record, the power trace and the observation are those of a training with the parameters `shape`.
+        The record, the power trace and the observation are those of a training job with parameters `shape`.
         """
         del self.jobs[job_id]
         observation = observe(shape, Random(job_id), start_s=self.now)

@@ -24,7 +24,9 @@ def site(tmp_path, monkeypatch):
 
 
 def contended(values, share=1.0):
-    """Return a training job whose loader gets no faster with more workers: its cause is elsewhere.
+    """Return a training job whose data loader gets no faster with more workers.
+
+    With more workers, each sample takes more CPU time.
 
     Args:
         values: adjusted values by name.
@@ -111,7 +113,7 @@ def test_energies_of_runs_with_fewer_gpus_or_nodes_are_compared(kind, before, af
 
 
 async def adjusted_automatically(site):
-    """Let policy `auto` start a trial of more loader workers, and return the tried number."""
+    """Let policy `auto` start a trial of more loader workers, and return their number."""
     await site.run(with_workers, "workers", policy="auto")
     assert await site.loop.start_automatic() == 1
     return (await site.request(site.begin(), "workers"))["workers"]

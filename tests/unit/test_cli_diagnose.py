@@ -185,7 +185,7 @@ def test_threshold_of_the_site_has_an_effect(
 
 
 def without(part: str, records: list[Any]) -> list[Any]:
-    """Return records in which one energy is missing: that of a node, or that of the GPUs."""
+    """Return records that lack the energy of three of four nodes, or of all components of the type `part`."""
     if part == "nodes":
         return [item | {"job": item["job"] | {"nodes": 4}} for item in records]
     unknown = {"energy_joules": None, "quality": "partial"}

@@ -234,7 +234,7 @@ def test_a_hold_does_not_count_as_waiting_and_loses_no_age() -> None:
 
 
 def waited_s(site: Site, job: int, now_s: float) -> float:
-    """Return the waiting time of a job from which its age follows."""
+    """Return the waiting time that determines the age of a job."""
     site.slurm.now_s = now_s
     since = {one: facts.waiting_since_s(now_s) for one, facts in site.planner.jobs.items()}
     queue = with_waiting_since(site.slurm.read(), since)
@@ -288,7 +288,7 @@ def test_a_hold_by_a_quota_across_a_restart_loses_no_age() -> None:
 
 
 def hold_by_quota(site: Site, job: int, minutes: range) -> BeginTimeHolds:
-    """Let a quota hold a job in each of the minutes after the begin of the cheap hours."""
+    """Let a quota hold a job in each of the given minutes after the start of the cheap hours."""
     quota = BeginTimeHolds(site.slurm, site.times)
     quota.set_names({job: str(job)})
     for minute in minutes:

@@ -86,7 +86,7 @@ def test_arrivals_that_have_not_ended_count_like_those_that_have() -> None:
 
 
 def replace_slack(arrival: PastArrival) -> PastArrival:
-    """Return the arrival of a job with a slack of four days.
+    """Return a past arrival of a job, with its slack replaced by four days.
 
     A job with such a slack can be deferred, so the forecast must not expect it to need resources now.
     """

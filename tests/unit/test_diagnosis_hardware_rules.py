@@ -1,4 +1,4 @@
-"""Tests of the rules about hardware that a job does not use, or uses at a low limit."""
+"""Tests of the rules about hardware that a job does not use, or uses at a low power limit."""
 
 import dataclasses
 

@@ -1,7 +1,7 @@
 """Tests of the energy of jobs and steps by time, from which emissions and cost are computed.
 
-The tests cover the division by the periods of the nodes, who may read it, and the figures of `senergy acct`,
-`senergy label` and the AdminComment.
+The tests cover the division of the energy by the periods of the nodes, the users who may read the result, and
+the figures of `senergy acct`, `senergy label` and the AdminComment.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def parts_of(store: Accounting, *ids: str, visible: Visibility | None = None) ->
 
 @pytest.fixture
 def store(store_location: Path | str) -> Accounting:
-    """Return a database with a job on two nodes, which together use the energy of the example on the page."""
+    """Return a database with a job on two nodes with the energy of the example in carbon-and-price.md."""
     store = Accounting(store_location)
     for node in ("n1", "n2"):
         store_hours(store, node, 0.6, 0.4)
@@ -242,7 +242,7 @@ def test_parts_are_read_only_if_the_comment_depends_on_them(
 def written_comment(
     store: Accounting, factors: GridFactors, comment: str = ""
 ) -> tuple[dict[str, Any], list[object]]:
-    """Return the figures in the AdminComment that is written for job 1, and the functions that read data.
+    """Return the figures written to the AdminComment of job 1, and the functions called to read data.
 
     Args:
         store: database that contains the job.
@@ -274,7 +274,7 @@ def written_comment(
 
 
 def two_hours(job_id: int) -> list[dict[str, Any]]:
-    """Return the records of a job and its batch step that use the energy of the example on the page."""
+    """Return records of a job and its batch step with the energy of the example in carbon-and-price.md."""
     times = {"start": float(T0), "end": float(T0 + 2 * HOUR)}
     energy = (examples.component("cpu", 2.0 * KWH),)
     info = examples.job_info(job_id, submit=T0 - 5.0, elapsed_s=2.0 * HOUR, **times)

@@ -187,7 +187,7 @@ def test_a_command_has_limited_time_and_leaves_no_process(
     file = tmp_path / "alert.pid"
 
     class StartedCommand(subprocess.Popen[bytes]):
-        """Command whose time begins when it has started its own child."""
+        """Command whose time limit only counts from when it has started a child process."""
 
         def communicate(self, *arguments: Any, **options: Any) -> Any:
             wait_until(lambda: file.exists() and file.read_text().endswith("\n"))

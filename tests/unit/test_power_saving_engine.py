@@ -79,7 +79,10 @@ def decide(
 
 
 def headrooms_of(**watts: float) -> list[BootHeadroom]:
-    """Return the power for boots under four budgets of a site, of which some are full."""
+    """Return the power that boots may add under the budgets of a site.
+
+    `watts` contains the power that is left under a budget, by its name. The other budgets have 900 kW left.
+    """
     config = parse(
         '[budget]\nmode = "enforce"\n'
         '[[budgets]]\nname = "site"\ncluster = true\nwatts = 9e5\n'

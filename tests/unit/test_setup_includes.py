@@ -1,4 +1,4 @@
-"""Tests of the choice of the line of slurm.conf, or of an included file, that `senergy setup` edits."""
+"""Tests of which line `senergy setup` edits: a line of slurm.conf or of a file that slurm.conf includes."""
 
 import pytest
 from test_setup_sites import Host, slurm  # noqa: F401

@@ -1,4 +1,4 @@
-"""Tests of the restart of slurmctld by `senergy setup`: files with which it does not start are restored."""
+"""Tests of the restart of slurmctld by `senergy setup`: changes with which it does not start are undone."""
 
 import pytest
 from test_setup_sites import Agreement, Host, Killed, Units, slurm  # noqa: F401

@@ -1,4 +1,4 @@
-"""Tests of `senergy setup undo` after the site has changed the lines of setup, or declines changes.
+"""Tests of `senergy setup undo` after the site has edited lines that setup added, or if it declines changes.
 
 slurmctld does not start if JobSubmitPlugins names lua and job_submit.lua is missing. Undo never leaves a
 host in this state.

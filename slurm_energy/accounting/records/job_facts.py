@@ -185,10 +185,10 @@ class _FactsWriter:
     def _write(self, cluster: str, facts: JobFacts, *, has_new_record: bool = False) -> tuple[int, bool]:
         """Store facts unless they are stored already. Return the row id and whether the row changed.
 
-        The column `updated` is set whenever the facts change. It is also renewed, at most once per
-        transaction, if the facts are unchanged in two cases. The job still runs: the column then states the
-        age of its facts. A record was linked to the job: readers that follow the order of this column then
-        check again whether the job is complete.
+        The column `updated` is set whenever the facts change. If the facts are unchanged, the column is
+        renewed in two cases, at most once per transaction. In the first case, the job still runs, so that the
+        column states the age of its facts. In the second case, a record was linked to the job. Readers that
+        follow the order of this column then check again whether the job is complete.
         """
         submit = facts.submit or 0.0
         stored = self._stored.setdefault((cluster, facts.job_id), {})

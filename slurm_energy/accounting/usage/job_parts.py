@@ -57,8 +57,8 @@ def parts_of_records(
         limit_s: time after which no further jobs are read. A request for one job is always completed.
 
     Returns:
-        The parts by record id, in ascending order. A record id is absent if the record is unknown or hidden,
-        or if no division by time is known.
+        By record id, the parts into which the energy is divided, in ascending order of time. A record id is
+        absent if the record is unknown or hidden, or if the energy is not divided into several parts.
 
     Raises:
         UnavailableError: jobs are left after `limit_s`, or the parts are too many.
@@ -98,7 +98,7 @@ def _requested(connection: Connection, ids: Sequence[str], visible: Visibility |
 def _groups(by_job: Mapping[_Job, list[Row[Any]]]) -> Iterator[tuple[str, _JobRows]]:
     """Yield groups of jobs of one cluster whose records are read together.
 
-    The jobs are in the order of their starts, so that the time of a group is short.
+    The jobs are in the order of their starts. The query for the records of a group then covers a short time.
     """
     order = sorted(by_job, key=lambda job: (job[0], min(row.start for row in by_job[job])))
     for cluster, of_cluster in groupby(order, key=itemgetter(0)):
@@ -110,10 +110,10 @@ def _groups(by_job: Mapping[_Job, list[Row[Any]]]) -> Iterator[tuple[str, _JobRo
 def _parts_of_jobs(
     connection: Connection, cluster: str, requested: _JobRows, check_time: Callable[[], None]
 ) -> Iterator[tuple[str, list[KnownPart]]]:
-    """Yield a record id and the parts for each requested run of some jobs and of their steps.
+    """Yield record id and energy by time for each requested run of some jobs and of their steps.
 
-    `check_time` is called before the periods of further jobs are read. It raises an error if the time is
-    over.
+    `check_time` is called before the periods of further jobs are read. It raises an error if the time limit
+    of the request has passed.
     """
     measured = _measured_records(connection, cluster, requested)
     for position, jobs in enumerate(_batches(measured)):
@@ -125,7 +125,10 @@ def _parts_of_jobs(
 
 
 def _batches(measured: _JobRows) -> Iterator[list[int]]:
-    """Yield the ids of jobs whose periods are read together, which bounds the rows in memory."""
+    """Divide the jobs into batches whose periods are read together. Yield the job ids of each batch.
+
+    The size of a batch is limited, to limit the number of rows in memory.
+    """
     jobs: list[int] = []
     hours = 0.0
     for job_id, rows in measured.items():
@@ -144,10 +147,10 @@ def _parts_of_job(
     measured: Sequence[Row[Any]],
     energies: Mapping[_NodeRun, Sequence[KnownPart]],
 ) -> Iterator[tuple[str, list[KnownPart]]]:
-    """Yield a record id and the parts for each requested run of a job and of its steps.
+    """Yield record id and energy by time for each requested run of a job and of its steps.
 
-    The parts include the records of the run or step on all nodes. The times of these records must overlap the
-    time of the requested record, because Slurm may use a job id again.
+    The energy is that of the run or step on all nodes. Only records whose time overlaps the time of the
+    requested record count, because Slurm may use a job id again.
     """
     whole: dict[_NodeRun, list[KnownPart]] = defaultdict(list)
     by_step: dict[tuple[str, int], list[Row[Any]]] = defaultdict(list)

@@ -283,7 +283,7 @@ class JobManager:
 
     @property
     def has_pending_settings(self) -> bool:
-        """Whether job settings wait for `apply_pending_settings`, because the CPUs of a job have changed."""
+        """Whether settings of jobs wait for `apply_pending_settings`."""
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
@@ -418,7 +418,7 @@ class JobManager:
         log.info("job %s continues", session.owner)
 
     def _finish_stale(self, session: Session) -> None:
-        """End the recording of a job without an epilog when another job begins."""
+        """End the recording of a job whose epilog did not run. Call this method when another job begins."""
         log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
         session.note("no epilog ran: ended when the next job began, so the end is an upper bound")
         self._finish(session)
@@ -436,9 +436,9 @@ class JobManager:
         self._checkpoints.save(session)
 
     def _remove_assumed_gpus(self, sessions: Iterable[Session]) -> None:
-        """Remove the GPUs of jobs without named GPUs, because Slurm names those of a job that begins beside.
+        """Remove the assumed GPUs of running jobs, because a job begins whose GPUs Slurm names.
 
-        Energy of the GPUs until now stays with these jobs.
+        Jobs that requested GPUs keep them. The energy of the GPUs until now stays with the running jobs.
         """
         for session in sessions:
             if session.gpus and session.gpus_assumed and not session.gpu_job:

@@ -61,8 +61,8 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 def running_records(sessions: Iterable[Session], boottime: float) -> Iterator[EnergyRecord]:
     """Yield records of the running jobs and of their running steps, as if they ended at `boottime`.
 
-    All jobs come first, then all steps. The sessions stay unchanged. Elapsed times do not depend on steps of
-    the wall clock.
+    All jobs come first, then all steps. The sessions stay unchanged. Elapsed times do not depend on
+    adjustments of the wall clock.
 
     Args:
         sessions: sessions of the jobs.

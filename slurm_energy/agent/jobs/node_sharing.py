@@ -31,14 +31,14 @@ class NodeOccupation:
 
     @property
     def whole_node(self) -> bool:
-        """Whether the job has the node for itself."""
+        """Whether the job has the node to itself."""
         return self.has_all and not self.beside
 
     @property
     def may_have_all_gpus(self) -> bool:
         """Whether the job is assumed to have all GPUs if Slurm names none.
 
-        If Slurm names the GPUs of a job beside it, a job without named GPUs has none.
+        A job without named GPUs has none if Slurm names the GPUs of another job that runs beside it.
         """
         return self.has_all and not any(one.gpus and not one.gpus_assumed for one in self.beside)
 

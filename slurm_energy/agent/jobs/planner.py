@@ -87,7 +87,7 @@ def new_session(
 
     Args:
         context: the job as the hook describes it.
-        occupation: whether the job has the whole node.
+        occupation: relation of the job to the other jobs of the node, see `NodeOccupation`.
         node: Slurm's name of this node.
         devices: the node's hardware.
         config: the configuration.

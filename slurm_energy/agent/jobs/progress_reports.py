@@ -70,7 +70,10 @@ class _JobProgress:
         return sum(now_s - report.time_s <= 2 * _MAX_INTERVAL_S for report in self.latest.values())
 
     def remove_ended(self, now_s: float) -> bool:
-        """Remove the process that has been silent for the longest time. Return whether it had ended."""
+        """Remove the process that has been silent for the longest time, if it counts as ended.
+
+        Return whether the process was removed.
+        """
         process = min(self.latest, key=lambda key: self.latest[key].time_s)
         if now_s - self.latest[process].time_s <= _ENDED_AFTER_S:
             return False

@@ -141,7 +141,7 @@ class Session:
 
     @property
     def partial_components(self) -> tuple[str, ...]:
-        """Components of the node of which the job's energy can only be recorded as partial.
+        """Components whose energy in the job's record has the quality `partial`.
 
         A job with the whole node has no such components. For other jobs, the components that are divided by
         CPU time and `other` are partial if Slurm has not reported the job's CPUs. GPUs that Slurm has not

@@ -352,10 +352,11 @@ class JobTuner:
         return is_provisional and now_s >= self._search_from_s
 
     def _delay_search(self, now_s: float) -> None:
-        """Keep the advised operating point for a while if the job gets it again.
+        """Set the earliest time of the next search, in case the job gets the advised operating point again.
 
-        The untuned job may reach the ceiling of a power budget again, or lose its progress signal again.
-        Without the delay, the job would then alternate between the two operating points.
+        Before a search, the job runs untuned. It may then reach the ceiling of a power budget or lose its
+        progress signal again, and get the advised operating point again. Without the delay, the job would
+        alternate between the untuned and the advised settings.
         """
         self._search_from_s = now_s + self._recheck_s
         self._recheck_s = min(2 * self._recheck_s, _MAX_RECHECK_S)

@@ -53,9 +53,10 @@ class _Limit:
     calendar: str | None = None
 
     def adopt_value(self, earlier: LimitSource) -> None:
-        """Take over the last valid value of the budget's signal if the table accepts the value.
+        """Take over the signal's value in force before a reload, if the new configuration accepts it.
 
-        The last text of the signal is not enough: it may be malformed, while an earlier value is in force.
+        The value in force is the last valid value of the signal. It cannot be derived from the last text of
+        the signal, because this text may be malformed.
         """
         if not isinstance(self.source, SignalLimit) or not isinstance(earlier, SignalLimit):
             return

@@ -61,7 +61,10 @@ class ResourceKinds:
         return pool * len(self.names) + self.names.index(name)
 
     def any_gpu_row(self, row: int) -> int | None:
-        """Return the row of GPUs of any type in the pool of a row of one GPU type; None for other rows."""
+        """Return the row of GPUs of any type in the same pool as `row`.
+
+        Return None if `row` does not belong to one GPU type.
+        """
         pool, at = divmod(row, len(self.names))
         if self.names[at] in (_CPUS, _ANY_GPU):
             return None
@@ -208,7 +211,7 @@ def free_capacity(
 
 
 def _share_on_serving_nodes(nodes: Sequence[NodeResources], kinds: ResourceKinds, used: Floats) -> Floats:
-    """Return, by kind of resource, the share of the units used now that lies on nodes of `total_units`."""
+    """Return, by kind of resource, the share of the used units on nodes that `total_units` counts."""
     drained = np.zeros(kinds.count)
     for node in nodes:
         if node.usable or node.is_off:

@@ -37,10 +37,10 @@ class DeferredJob:
         predicted_s: predicted run time; None means unknown.
         held_s: total duration of earlier holds.
         held_since_s: start of the current hold; None means that the job is not held now.
-        hold_end_s: end of the last hold, also by a quota or a power budget after the deferral; None means
-            that no hold has ended.
-        eligible_again_s: time from which the job could start again after its user had held it or moved its
-            begin time, later than the last hold; None means that neither happened.
+        hold_end_s: end of the last hold; None means that no hold has ended. Holds by a quota or a power
+            budget after the deferral count too.
+        eligible_again_s: after the last hold, the user may have held the job or moved its begin time. The job
+            could start again from this time on. None means that the user did neither.
         suspensions: number of times that the job was suspended while it ran.
     """
 
@@ -85,9 +85,10 @@ class DeferredJob:
     def waiting_since_s(self, now_s: float) -> float:
         """Return the time from which the waiting time of a deferred job counts.
 
-        Times in which the job was held do not count. The result is therefore the time at which the job could
-        have started, plus the total duration of the holds. If its user has held the job since, the wait
-        counts from the end of that hold, as for other jobs.
+        Times in which deferral held the job do not count. The result is therefore the time at which the job
+        could have started, plus the total duration of these holds. If the user held the job or moved its
+        begin time after these holds, the waiting time counts from the time at which the job could start
+        again, as for other jobs.
         """
         since_s = self.eligible_s + self.total_held_s(now_s)
         return since_s if self.eligible_again_s is None else max(since_s, self.eligible_again_s)

@@ -13,9 +13,9 @@ CHANGED_S = 1.0  # Slurm's times are whole seconds
 class RequestedBeginTimes:
     """Begin times that users have requested for jobs that may be deferred.
 
-    slurmctld sets the begin time of a job when its dependency is satisfied or a hold by its user ends. Only a
-    begin time that has been in the future is therefore one that the user requested. This object remembers
-    these times, also after they have passed.
+    slurmctld sets the begin time of a job to the current time when its dependency is satisfied or a hold by
+    its user ends. Only a begin time that was in the future when it was read therefore counts as requested by
+    the user. This object remembers the requested times, also after they have passed.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,8 @@ def note_later_begin(
 ) -> None:
     """Take over a begin time that the user has set after the end of the hold of a deferred job.
 
-    A quota or a power budget may move the begin time too. Such a hold does not shorten the waiting time.
+    A begin time that a quota or a power budget has moved is not taken over, so that a hold by them does not
+    shorten the waiting time of the job.
 
     Args:
         job: the job, which is not held by deferral.

@@ -126,10 +126,10 @@ def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
 
 
 def is_permitted(trial: StoredTrial, permissions: AdjustmentPermissions) -> bool:
-    """Return whether permissions allow all values of a trial. They may be newer than the trial.
+    """Return whether the given permissions allow all values of a trial.
 
-    A trial tests adjusted values of a program. A trial whose values are not in force always counts as
-    permitted.
+    A trial tests adjusted values of a program. The permissions may be newer than the trial. A trial whose
+    values are not in force always counts as permitted.
     """
     if trial.state not in (PENDING, KEPT):
         return True

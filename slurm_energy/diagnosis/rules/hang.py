@@ -61,8 +61,9 @@ def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
 
     A GPU seems busy if it reports a high use. How much work it does is measured by a second signal, its
     activity. The function returns the start of this time, and the activity in this time relative to the
-    usual activity. It returns None in three cases: the GPU still works in the last interval, it reports no
-    use in the last interval, or its use or activity at the end of the job is unknown.
+    usual activity. It returns None in four cases: the GPU still works in the last interval, its use in the
+    last interval is below the threshold `gpu_active`, its mean use in this time is below `_BUSY`, or its use
+    or activity at the end of the job is unknown.
     """
     busy, active = gpu.series.get("gpu_busy_percent"), view.threshold("gpu_active")
     if busy is None or not _reaches_end(view, busy) or not busy.values[-1] >= active:  # NaN: unknown

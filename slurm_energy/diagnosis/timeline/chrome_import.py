@@ -157,9 +157,10 @@ def unix_offset_ns(
 ) -> int | None:
     """Return the Unix time in nanoseconds at time 0 of a trace; None if its clock is unknown.
 
-    A trace that states no clock has times of CLOCK_MONOTONIC of its node, which differs from node to node.
-    Event files state this clock. It fits if the trace then begins within the window. If the clocks of several
-    nodes fit, the clock of the trace is unknown.
+    The times of a trace that states no clock are those of CLOCK_MONOTONIC on its node. This clock differs
+    from node to node. Each event file states Unix time minus CLOCK_MONOTONIC for its node. The value of a
+    node fits if the trace then begins within the window. If the values of several nodes fit, the clock of the
+    trace is unknown.
 
     Args:
         head: facts about the trace.
@@ -184,10 +185,10 @@ def _possible_writers(
 ) -> Sequence[EventFileHeader]:
     """Return the processes that may have written a trace.
 
-    A process with a process id of the trace wrote it, or else a process with its rank. The process id counts
-    more, because torchrun numbers the ranks, while an event file contains Slurm's number of the task. A trace
-    without such a process may come from any process of the job. The result is then empty if a node of the job
-    has no event file.
+    A process whose process id occurs in the trace may have written it. If there is no such process, a process
+    with the rank of the trace may have written it. The process id counts more, because torchrun numbers the
+    ranks, while an event file contains Slurm's number of the task. If neither matches, any process of the job
+    may have written the trace. The result is then empty if a node of the job has no event file.
     """
     same_pid = [process for process in processes if process.pid in head.pids]
     same_rank = [process for process in processes if process.rank == head.rank is not None]

@@ -114,7 +114,8 @@ def _permitted_changes(
     """Return the permitted parts of the changes of one advice, each with the remaining fraction of the gain.
 
     A change that another change requires, such as more CPUs for more workers, is useless by itself. It is
-    left out if the other change is not made, or goes only as far as it can without this change.
+    left out if the other change is not permitted, or if the permitted part of the other change is possible
+    without it.
     """
     by_kind = {change.kind: change for change in changes}
     permitted = {change.kind: part for change in changes for part in _permitted(change, by_kind, permissions)}

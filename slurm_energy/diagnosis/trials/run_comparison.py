@@ -99,10 +99,10 @@ def _without_contention(
 
 
 def _mean_correction(runs: Sequence[RunFigures], corrected: Sequence[RunFigures]) -> float:
-    """Return by how much delays from other work lengthened the runs, as a mean logarithm.
+    """Return how much shorter the runs are without delays by other work, as a mean logarithm.
 
-    The value of a run is log(duration without the delays / measured duration). The result is the mean
-    over the runs.
+    The value of a run is log(duration without the delays / measured duration), which is at most 0. The result
+    is the mean over the runs.
 
     Args:
         runs: the runs as measured.
@@ -155,7 +155,8 @@ def _energy_log_ratio(
 
     The standard error of the logarithm is returned as the second value. Runs without the adjustments are
     compared only if their energy covers the same components as that of the last run with the adjustments.
-    Return None if the energy of a run with the adjustments is unknown or covers other components.
+    Return None if the energy of a run with the adjustments is unknown or covers other components, or if no
+    run without the adjustments can be compared.
     """
     parts = after[-1].energy_parts
     old, new = (

@@ -24,8 +24,8 @@ class RunFigures:
         contended_s: seconds by which other work on the nodes delayed the run; None if unknown.
         contended_joules: energy that the run used in the time `contended_s`; None if unknown.
         energy_parts: one text per kind of node: the types of the components whose energy is in
-            `energy_joules`, such as `cpu+gpu`. Energies of different parts cannot be compared. Runs that an
-            earlier release stored have no texts.
+            `energy_joules`, such as `cpu+gpu`. Energies that cover different types of components cannot be
+            compared. Runs that an earlier release stored have no texts.
     """
 
     job: str

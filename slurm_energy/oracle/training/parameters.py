@@ -160,8 +160,8 @@ class Calibration:
         saturation: name of the saturation function, a key of `SATURATIONS`.
         measured_gpus: by profile name and precision, the largest number of devices with which the workload
             was measured. None means unknown.
-        measured_spread: error range of predictions for the workloads in `workloads`, as far as they were
-            measured in this precision and with as many devices.
+        measured_spread: error range of predictions for a workload in `workloads`, if the workload was
+            measured in the predicted precision and with at least the predicted number of devices.
         unmeasured_spread: error range of all other predictions.
         basis: one line that states the data of the fit.
         fitted_unix_s: time of the fit in Unix seconds; None means unknown.

@@ -185,7 +185,7 @@ def _text(row: AcctRow, name: str) -> str:
 
 
 def _count(row: AcctRow, name: str) -> int:
-    """Return a number rounded as in the column Elapsed; 0 if the cell contains no number."""
+    """Return the number in a cell, rounded as the column Elapsed is; 0 if the cell contains no number."""
     text = _text(row, name)
     return round(float(text)) if text.replace(".", "", 1).isdecimal() else 0
 
@@ -254,7 +254,11 @@ def _time(row: AcctRow) -> dict[str, Any]:
 
 
 def _exit_code(row: AcctRow) -> dict[str, Any]:
-    """Return the exit code of a job or step. If it is unknown, as without slurmdbd, so is the status."""
+    """Return the exit code and the status of a job or step, as a JSON object.
+
+    The exit code may be unknown, for example without slurmdbd. The list `status` then contains PENDING if the
+    job or step has not ended, and is empty otherwise.
+    """
     text = _text(row, "ExitCode")
     if not text and row.usage is not None and not row.is_step:
         text = row.usage.job.exit_code or ""

@@ -102,9 +102,9 @@ def incomplete_sums(columns: Sequence[Column[AcctRow]], jobs: Sequence[AcctRow])
 
 
 def _has_value(row: AcctRow, field: Field[AcctRow]) -> bool:
-    """Return whether a row has a value in a column, which may be unknown.
+    """Return whether a row should have a value in a column, even if the value is unknown.
 
-    A job without a record has emissions and cost, but no footprint.
+    A started job without a record has emissions and cost, but their values are unknown: `footprint` is None.
     """
     return field.expected(row) or (field.name in _FOOTPRINT and row.usage is None and row.awaited)
 

@@ -61,7 +61,7 @@ class AcctRow:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the job or step has not ended, or not started."""
+        """Whether the job or step is running or has not started."""
         return self.running or self.state in _NOT_STARTED
 
     @property

@@ -120,8 +120,8 @@ def _energies(record: EnergyRecord) -> dict[str, float]:
 def _unknown_energy(record: EnergyRecord) -> tuple[str, ...]:
     """Return the names of the components whose energy is missing from the energy of a record.
 
-    The result is empty if the whole node was measured. `other` is not considered: many nodes cannot measure
-    it, and no report calls their energy incomplete.
+    The result is empty if the whole node was measured. The component `other` is not considered.
+    Many nodes cannot measure it, and no report calls the energy of these nodes incomplete.
     """
     energies = _energies(record)
     if "node" in energies:

@@ -35,7 +35,8 @@ def part_of_workload(work: Workload, jobs: int, seed: int) -> Workload:
 def part_notes(count: int, jobs: int, seed: int) -> list[str]:
     """Return remarks on repeated parts of a workload file and on jobs in no part.
 
-    A seed beyond the number of parts repeats a part. The seed of the last part states how many jobs follow.
+    A remark is returned if the seed repeats an earlier part. For the last part, a remark states how many jobs
+    of the file follow and are in no part.
 
     Args:
         count: number of jobs in the file.

@@ -170,11 +170,11 @@ def concatenated(tables: Sequence[JobsTable]) -> JobsTable:
 
 
 def without_repeated(jobs: JobsTable) -> JobsTable:
-    """Return the table with one row per run of a job, for tables that overlapping exports have given.
+    """Return the table with one row per run of a job. Overlapping exports can contain a run several times.
 
-    Rows with equal job id, submission and start are the same run. The row with the latest end is kept, and
-    of equal ends one with a known energy. A row of a job that still waits is left out if another row of the
-    same job id and submission exists. Rows without a job id are kept.
+    Rows with equal job id, submission and start are the same run. The row with the latest end is kept. Among
+    rows with the same end, a row with a known energy is kept. A row of a job that still waits is left out if
+    another row of the same job id and submission exists. Rows without a job id are kept.
     """
     ids = np.unique(jobs.job_id, return_inverse=True)[1]
     start_s, end_s = (np.where(np.isnan(times), -np.inf, times) for times in (jobs.start_s, jobs.end_s))

@@ -1,8 +1,9 @@
 """Means of the drawn periods of a switchback whose periods are longer than a day.
 
-All days of a drawn period have the same arm, and their values are correlated. Such days are not independent
-observations of the effect. The drawn periods are compared instead. The adjustment for the day of the week and
-for the work is estimated from the differences between the days within the periods, and the periods are then
+A drawn period is a period whose arm (with or without the change) was drawn at random. All days of a drawn
+period have the same arm, and their values are correlated. Such days are not independent observations of the
+effect. The drawn periods are compared instead. The adjustment for the day of the week and for the work is
+estimated from the differences between the days within the periods, and the periods are then
 compared by the means of the adjusted values.
 
 Source: Donald and Lang, "Inference with difference-in-differences and other panel data", Review of Economics

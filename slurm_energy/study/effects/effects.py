@@ -54,7 +54,8 @@ class EffectEstimate:
         freedom: degrees of freedom.
         treated_periods, control_periods: number of rows of the series with and without the change. These are
             days, also if drawn periods of several days are compared.
-        treated_units: number of drawn periods, or else of days, with the change that are compared.
+        treated_units: number of compared periods with the change: drawn periods if these last several
+            days, else days.
         is_relative: whether the change is a fraction of the untreated value.
         adjusted_for: factors for which the comparison adjusts.
     """

@@ -77,7 +77,10 @@ def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIAL
 
 
 def _drawn_arms(count: int, distance: int, numbers: np.random.Generator) -> Booleans:
-    """Return a random mark for each of `count` periods. Periods that are `distance` apart form pairs."""
+    """Return for each of `count` periods whether it is marked as treated, at random.
+
+    Periods that are `distance` apart form pairs. The periods of a pair have opposite marks.
+    """
     arm = np.zeros(count, np.bool_)
     for first in range(0, count, 2 * distance):
         rows = np.arange(first, min(first + 2 * distance, count))
