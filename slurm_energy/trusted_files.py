@@ -120,6 +120,21 @@ def check_folder(path: Path, also: Collection[int] = ()) -> None:
         rest += [name for name in reversed(target.parts) if name != "/"]
 
 
+def resolve_link(path: Path) -> Path:
+    """Return the file that a symbolic link names, or the path itself if it is no link.
+
+    Raises:
+        ConfigError: other users could exchange the link or its target.
+        OSError, RuntimeError: the path cannot be examined, or its links form a loop.
+    """
+    if not path.is_symlink():
+        return path
+    check_folder(path.parent)
+    file = path.resolve()
+    check_folder(file.parent)
+    return file
+
+
 def _open(path: Path) -> int:
     try:
         # O_NONBLOCK: a planted FIFO must not block a daemon.

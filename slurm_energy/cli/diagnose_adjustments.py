@@ -192,13 +192,9 @@ def _check_script(path: Path) -> None:
         UsageError: the script cannot be read, sbatch would reject it, or it is a job array or a
             heterogeneous job.
     """
-    from slurm_energy.slurm.batch_script import effective_options
+    from slurm_energy.slurm.batch_script import effective_options, read_content
 
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(str(path), error.strerror or str(error), "name a batch script") from None
-    if "array" in effective_options(str(path), content):
+    if "array" in effective_options(str(path), read_content(path)):
         todo = "submit a job per task, or use sbatch"
         raise UsageError(f"{path}: --array", "the tasks of a job array are not compared", todo)
 

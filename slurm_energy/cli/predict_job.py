@@ -128,13 +128,9 @@ def lines(script: BatchScript, request: PredictionRequest, prediction: Predictio
 
 
 def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
-    from slurm_energy.slurm.batch_script import MAX_BYTES, read_script
+    from slurm_energy.slurm.batch_script import read_content, read_script
 
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(str(path), error.strerror or str(error), "name a batch script") from None
+    content = read_content(path)
     try:
         extra = shlex.split(sbatch)
     except ValueError as error:

@@ -228,9 +228,9 @@ def _with_deviation(value: float | None, deviation: float | None, unit: str = ""
 
 
 def _script(args: argparse.Namespace) -> tuple[BatchScript, list[str]]:
-    from slurm_energy.slurm.batch_script import read_script
+    from slurm_energy.slurm.batch_script import read_content, read_script
 
-    content = _content(Path(args.job[0]))
+    content = read_content(Path(args.job[0]))
     try:
         extra = shlex.split(args.sbatch)
     except ValueError as error:
@@ -238,22 +238,14 @@ def _script(args: argparse.Namespace) -> tuple[BatchScript, list[str]]:
     return read_script(args.job[0], content, args.job[1:], extra), extra
 
 
-def _content(path: Path) -> bytes:
-    from slurm_energy.slurm.batch_script import MAX_BYTES
-
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(str(path), error.strerror or str(error), "name a batch script") from None
-
-
 def _wanted(args: argparse.Namespace, config: Config, extra: Sequence[str]) -> list[str]:
     """Return the clusters to choose among: --clusters, else the clusters of the job's option -M, else all."""
-    from slurm_energy.slurm.batch_script import effective_options
+    from slurm_energy.slurm.batch_script import effective_options, read_content
 
     known = list(dict.fromkeys([config.cluster.name, *config.clusters]))
-    text = args.clusters or effective_options(args.job[0], _content(Path(args.job[0])), extra).get("clusters")
+    text = args.clusters
+    if not text:
+        text = effective_options(args.job[0], read_content(Path(args.job[0])), extra).get("clusters")
     if not text or text == "all":
         return known
     names = list(dict.fromkeys(name for name in text.split(",") if name))
@@ -400,7 +392,7 @@ def _names_clusters(args: argparse.Namespace, extra: Sequence[str]) -> bool:
 
     The options are those of sbatch.
     """
-    from slurm_energy.slurm.batch_script import effective_options
+    from slurm_energy.slurm.batch_script import effective_options, read_content
 
-    named = effective_options(args.job[0], _content(Path(args.job[0])), extra)
+    named = effective_options(args.job[0], read_content(Path(args.job[0])), extra)
     return "clusters" in named or any(name in os.environ for name in _CLUSTER_VARIABLES)

@@ -29,7 +29,7 @@ def energy_settings(conf: Path, settings: Mapping[str, list[str]]) -> SlurmEnerg
         in_include = PLUGIN_TYPE in _last(conf_files.read_settings(include), "acctgatherenergytype")
     except OSError:
         in_include = False
-    flags = set(_last(settings, "prologflags").lower().split(","))
+    flags = conf_files.items(settings, "prologflags")
     gather = _last(settings, "jobacctgathertype").lower()
     frequency = _last(settings, "acctgathernodefreq")
     return SlurmEnergyFindings(
@@ -37,7 +37,7 @@ def energy_settings(conf: Path, settings: Mapping[str, list[str]]) -> SlurmEnerg
         ours=PLUGIN_TYPE in plugins.split(","),
         stale=stale_reason(include),
         from_include=in_include,
-        contain=not flags.isdisjoint(_CONTAINING_FLAGS),
+        contain=not _CONTAINING_FLAGS.isdisjoint(flags),
         gathers=gather not in ("", "jobacct_gather/none"),
         node_interval_s=int(frequency) if frequency.isdecimal() else 0,
     )

@@ -25,8 +25,7 @@ def unmeasured_case(
         precision: precision of the prediction.
         count: number of devices.
     """
-    evidence = calibration.evidence
-    if profile.name not in calibration.workloads and (evidence is None or not evidence.count(profile.name)):
+    if profile.name not in calibration.workloads and not calibration.evidence_count(profile.name):
         return ""
     if count <= calibration.max_measured_gpus(profile.name, precision):
         return ""
@@ -41,7 +40,7 @@ def transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibr
     """
     if profile.name in calibration.workloads:
         return []
-    count = 0 if calibration.evidence is None else calibration.evidence.count(profile.name)
+    count = calibration.evidence_count(profile.name)
     if not count:
         return [f"{profile.name} was never measured on {kind.name}: wide range"]
     rows = "1 measurement" if count == 1 else f"{count} measurements"

@@ -179,7 +179,7 @@ class StepPredictor:
         watts = np.minimum(watts * on_power, kind.tdp_watts)
         quantiles = np.stack((1.0 / wide_time, wide_time, 1.0 / wide_power, wide_power), axis=1)
         calibration = self.calibration_of(kind.name)
-        if calibration.evidence is not None and calibration.evidence.count(profile.name):
+        if calibration.evidence_count(profile.name):
             is_measured = _is_measured(calibration, profile, precision, configurations)
             quantiles = np.where(is_measured[:, None], quantiles, _widened(quantiles, calibration))
         return StepPredictions(np.asarray(seconds * on_time), watts, clock, quantiles)

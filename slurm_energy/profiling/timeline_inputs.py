@@ -112,7 +112,7 @@ def find_inputs(path: Path, *, whole: bool = False) -> Iterator[TimelineInput]:
     for name in names:
         try:
             with _named(path / name):
-                source = _examined(path / name, open_regular(path / name), whole)
+                source = _examined(path / name, open_regular(path / name), whole, in_directory=True)
         except EnergyError as error:
             yield SkippedFile(
                 path / name, ": ".join(text for text in (error.why, error.todo) if text) or error.what
@@ -165,7 +165,7 @@ def _scanned(file: BinaryIO) -> Iterator[ScannedEvent | ScannedValue]:
     return scan(decompressed(iter(lambda: file.read(_PIECE_BYTES), b"")))
 
 
-def _examined(path: Path, file: BinaryIO, whole: bool) -> TimelineInput:
+def _examined(path: Path, file: BinaryIO, whole: bool, *, in_directory: bool = False) -> TimelineInput:
     """Examine a file and return it as an input, according to its content.
 
     Raises:
@@ -178,7 +178,7 @@ def _examined(path: Path, file: BinaryIO, whole: bool) -> TimelineInput:
             if is_event_file:
                 header = read_header(file)
                 return EventInput(path, header, *_bounds(file, header))
-            head = read_head(_scanned(file), to_the_end=whole)
+            head = read_head(_scanned(file), to_the_end=whole, skips_timelines=in_directory)
         except EventFormatError as error:
             raise UsageError(str(path), f"unreadable event file: {error}") from None
         except TraceFileError as error:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.grid.energy_parts import KnownPart
 from slurm_energy.quantities import shown
+from slurm_energy.records import is_name
 
 PARTS_PATH: Final = "/v1/energy-parts"
 MAX_RECORDS: Final = 1000
@@ -36,7 +37,7 @@ def read_record_ids(body: Mapping[str, Any]) -> list[str]:
     ids = body.get("record_ids")
     if not isinstance(ids, list) or len(ids) > MAX_RECORDS:
         raise UsageError(f"'record_ids' is not a list of at most {MAX_RECORDS}")
-    if not all(isinstance(one, str) and len(one) <= _MAX_ID and one.isprintable() for one in ids):
+    if not all(is_name(one, _MAX_ID) for one in ids):
         what = f"printable text of at most {_MAX_ID} characters"
         raise UsageError(f"'record_ids' has an element that is not a {what}")
     return ids

@@ -112,12 +112,14 @@ def _check_series(site: SlurmSite, own: OwnFiles) -> None:
 
     Slurm would not load plugins of another series.
     """
-    for plugin in (own.library / name for name in SPANK_PLUGINS):
-        built = plugin_release(plugin) if plugin.exists() else None  # login nodes lack energy_hooks.so
-        if built is None or site.installation is None:
-            continue
-        installed = site.installation.release()
-        if built[:2] != installed[:2]:
+    plugins = (own.library / name for name in SPANK_PLUGINS)
+    # Login nodes lack energy_hooks.so.
+    releases = {plugin: plugin_release(plugin) for plugin in plugins if plugin.exists()}
+    if site.installation is None or not any(releases.values()):
+        return
+    installed = site.installation.release()
+    for plugin, built in releases.items():
+        if built is not None and built[:2] != installed[:2]:
             todo = "install the package or build the plugins for this Slurm"
             raise UnavailableError(
                 str(plugin), f"was built for Slurm {built}, installed is {installed}", todo

@@ -16,7 +16,7 @@ from typing import Final
 
 from slurm_energy import atomic_file
 from slurm_energy.errors import ConfigError, EnergyError, ForbiddenError, UnavailableError
-from slurm_energy.trusted_files import check_folder
+from slurm_energy.trusted_files import resolve_link
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 ENCODING: Final = "latin-1"
@@ -154,12 +154,7 @@ def _resolved(path: Path) -> Path:
         ConfigError: the path is a link that other users could exchange.
         OSError: the path cannot be examined.
     """
-    if not path.is_symlink():
-        return path
     try:
-        check_folder(path.parent)
-        real = path.resolve(strict=False)
-        check_folder(real.parent)
+        return resolve_link(path)
     except EnergyError as error:
         raise ConfigError(str(path), f"is a symbolic link that others could exchange: {error}") from None
-    return real

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Final
 
 from slurm_energy.errors import UsageError
@@ -62,6 +62,19 @@ class BatchScript:
     flags: dict[str, str] = field(default_factory=dict)
     tasks: int = 1
     notes: tuple[str, ...] = ()
+
+
+def read_content(path: Path) -> bytes:
+    """Return the contents of a batch script; of a script that is too long, only the beginning.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(str(path), error.strerror or str(error), "name a batch script") from None
 
 
 def read_script(

@@ -25,7 +25,7 @@ from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN, PLUGIN_TYPE
 from slurm_energy.slurm.installation import Installation
 from slurm_energy.slurm.plugin_build import PLUGIN as SITE_FACTOR_PLUGIN
 from slurm_energy.slurm.plugin_release import plugin_release
-from slurm_energy.trusted_files import check_folder
+from slurm_energy.trusted_files import resolve_link
 
 INCLUDE_NAME: Final = "slurm-energy.conf"
 _HEAD: Final = (
@@ -218,12 +218,8 @@ def _linked_file(path: Path) -> Path:
     Return the path itself if other users could exchange the link or its target, or if the target cannot be
     written. A write then replaces the link, so that Slurm never loads a plugin that does not fit.
     """
-    if not path.is_symlink():
-        return path
     try:
-        check_folder(path.parent)
-        file = path.resolve()
-        check_folder(file.parent)
+        file = resolve_link(path)
     except (ConfigError, OSError, RuntimeError):  # RuntimeError: links that form a loop
         return path
     return file if os.access(file.parent, os.W_OK) else path

@@ -22,7 +22,6 @@ _PRIOR_WINDOWS = 6.0
 _MAX_SQUARE = 16.0
 _REFERENCE_AGE_WINDOWS = 40
 _AGE_GROWTH, _MAX_AGE_FACTOR = 1.5, 4.0
-_MAX_AGE_GROWTHS = math.ceil(math.log(_MAX_AGE_FACTOR, _AGE_GROWTH))
 MAX_BLOCKS = 32
 """Maximum number of blocks of a reference track. Each measurement is compared with all blocks."""
 
@@ -240,8 +239,7 @@ class ReferenceTrack:
             windows: number of measurement windows since the last measurement of the reference.
             remaining_windows: expected number of measurement windows until the end of the job.
         """
-        growths = min(len(self.blocks) - 1, _MAX_AGE_GROWTHS)
-        age = _REFERENCE_AGE_WINDOWS * min(_AGE_GROWTH**growths, _MAX_AGE_FACTOR)
+        age = _REFERENCE_AGE_WINDOWS * min(_AGE_GROWTH ** (len(self.blocks) - 1), _MAX_AGE_FACTOR)
         return windows >= age and remaining_windows > _REFERENCE_AGE_WINDOWS / 2
 
     def at(self, time_s: float) -> tuple[float, float, float]:

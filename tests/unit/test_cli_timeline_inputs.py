@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import chrome_trace_judge as judge
-import fake_controller
 import pytest
 import report_examples
 import timeline_examples as examples
+from test_cli_timeline import offline, working_directory  # noqa: F401
 
 from slurm_energy.cli.main import main
 from slurm_energy.cli.timeline_times import parse_ranks, parse_shown_time
@@ -22,22 +21,9 @@ from slurm_energy.errors import UsageError
 NOW = report_examples.START
 
 
-@pytest.fixture(autouse=True)
-def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    for name in ("SENERGY_CONFIG", "SENERGY_EVENTS_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    with fake_controller.timezone("UTC"):
-        yield tmp_path
-
-
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
     return examples.write_event_folder(tmp_path / "events")
-
-
-def offline(*arguments: object) -> int:
-    return main(["timeline", "12", *map(str, arguments), "--offline"])
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from store_examples import NOW, Accounting, item, job
 
 from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
 from slurm_energy.accounting.records.record_selection import Visibility
+from slurm_energy.accounting.usage import job_parts
 from slurm_energy.accounting.usage.job_parts import parts_of_records
 from slurm_energy.cli import acct_query, job_footprints
 from slurm_energy.cli.main import main
@@ -111,10 +112,19 @@ def store_hours(
         store_periods(connection, items, NOW)
 
 
-def delivered(store: Accounting, node: str, kwh: float, end: int = T0 + 2 * HOUR, **more: Any) -> str:
+def delivered(
+    store: Accounting,
+    node: str,
+    kwh: float,
+    end: float = T0 + 2 * HOUR,
+    *,
+    start: float = T0,
+    job_id: int = 1,
+    **more: Any,
+) -> str:
     energy = (examples.component("cpu", kwh * KWH),)
-    times = {"start": float(T0), "end": float(end)}
-    record = examples.record(1, node, cluster="c1", components=energy, **times, **more)
+    times = {"start": float(start), "end": float(end)}
+    record = examples.record(job_id, node, cluster="c1", components=energy, **times, **more)
     return store.deliver(item(record.to_json()))[0]
 
 
@@ -160,15 +170,14 @@ def test_jobs_without_periods_have_no_parts(store_location: Path | str) -> None:
     assert not parts_of(store, delivered(store, "n1", 1.0))
 
 
-def test_the_parts_of_many_jobs_need_few_queries(store_location: Path | str) -> None:
+def test_the_parts_of_many_jobs_need_few_queries(
+    store_location: Path | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Accounting(store_location)
     ids = []
     for job_id in range(1, 61):
         store_hours(store, f"n{job_id}", 0.6, 0.4, job_id=job_id)
-        energy = (examples.component("cpu", KWH),)
-        times = {"start": float(T0), "end": float(T0 + 2 * HOUR)}
-        record = examples.record(job_id, f"n{job_id}", cluster="c1", components=energy, **times)
-        ids += store.deliver(item(record.to_json()))
+        ids.append(delivered(store, f"n{job_id}", 1.0, job_id=job_id))
     statements = []
     with store.connect(read_only=True) as connection:
         event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
@@ -179,6 +188,11 @@ def test_the_parts_of_many_jobs_need_few_queries(store_location: Path | str) -> 
     assert set(parts) == set(ids)
     assert {tuple(joules for _, _, joules in some) for some in parts.values()} == {(0.6 * KWH, 0.4 * KWH)}
     assert len([statement for statement in statements if "FROM periods" in statement]) < 10
+    monkeypatch.setattr(job_parts, "_MAX_NODE_HOURS", 9)
+    assert parts_of(store, *ids) == parts
+    monkeypatch.setattr(job_parts, "_MAX_PARTS", 2 * len(ids) - 1)
+    with pytest.raises(UnavailableError, match=r"more than 119 parts.*ask for fewer jobs"):
+        parts_of(store, *ids)
 
 
 def test_nodes_that_start_at_slightly_different_times_share_parts(
@@ -188,11 +202,7 @@ def test_nodes_that_start_at_slightly_different_times_share_parts(
     ids = []
     for node in range(5):
         store_hours(store, f"n{node}", 0.6, 0.4)
-        times = {"start": T0 + 0.1 * node, "end": T0 + 2 * HOUR - 0.1 * node}
-        record = examples.record(
-            1, f"n{node}", cluster="c1", components=(examples.component("cpu", KWH),), **times
-        )
-        ids += store.deliver(item(record.to_json()))
+        ids.append(delivered(store, f"n{node}", 1.0, T0 + 2 * HOUR - 0.1 * node, start=T0 + 0.1 * node))
     (parts,) = parts_of(store, *ids).values()
     assert parts == [
         (T0, T0 + HOUR, pytest.approx(3.0 * KWH)),

@@ -22,7 +22,7 @@ from slurm_energy.agent.jobs.output_line import OutputLine
 from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
 from slurm_energy.agent.jobs.settings_applier import SettingsApplier
-from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, stale_jobs
+from slurm_energy.agent.jobs.stale_jobs import NEXT_JOB_NOTE, NO_EPILOG_NOTE, stale_jobs
 from slurm_energy.agent.jobs.step_energy import divide_step_energy, read_steps_cpu_time
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
@@ -152,7 +152,7 @@ class JobManager:
         self._set_node_name(context.node)
         occupation = node_occupation(context, self._sessions.values(), self._devices)
         for stale in occupation.stale:
-            self._finish_stale(stale)
+            self._finish_stale(stale, NEXT_JOB_NOTE)
         for earlier in occupation.beside:
             self._share_node(earlier)
         self._finalizer.repair(self._sessions.values())
@@ -351,9 +351,7 @@ class JobManager:
         self.apply_pending_settings()
         self.budget.lift_if_off()
         for session in stale_jobs(self._sessions.values(), self._devices.root, self._clock.boottime()):
-            log.warning("job %s: %s", session.owner, NO_EPILOG_NOTE)
-            session.note(NO_EPILOG_NOTE)
-            self._finish(session)
+            self._finish_stale(session, NO_EPILOG_NOTE)
         self._finalizer.repair(self._sessions.values())
         self._checkpoints.save_periodically()
         self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
@@ -417,10 +415,10 @@ class JobManager:
         self.tuners.resume(session)
         log.info("job %s continues", session.owner)
 
-    def _finish_stale(self, session: Session) -> None:
-        """End the recording of a job whose epilog did not run. Call this method when another job begins."""
-        log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
-        session.note("no epilog ran: ended when the next job began, so the end is an upper bound")
+    def _finish_stale(self, session: Session, note: str) -> None:
+        """End the recording of a job whose epilog did not run. The log and the record get the note."""
+        log.warning("job %s: %s", session.owner, note)
+        session.note(note)
         self._finish(session)
 
     def _share_node(self, session: Session) -> None:

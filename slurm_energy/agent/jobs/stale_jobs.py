@@ -15,6 +15,7 @@ from slurm_energy.devices.cpu import process_tree
 EPILOG_GRACE_S = 600.0
 """Other epilogs of the site may run, one after the other, before the epilog of slurm-energy."""
 NO_EPILOG_NOTE = "no epilog ran within 10 minutes of the job's end: ended then, so the end is an upper bound"
+NEXT_JOB_NOTE = "no epilog ran: ended when the next job began, so the end is an upper bound"
 
 
 def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Session]:

@@ -137,6 +137,16 @@ class JobTuner:
         assert self.session.tuning is not None
         return self.session.tuning
 
+    def advised_start(self) -> tuple[OperatingPoint, str] | None:
+        """Return the advised operating point within the site's bounds, and the source of the advice.
+
+        The result is None without such advice, or if tuning must not change a setting of the point.
+        """
+        advice = self.advice
+        if advice is None or advice.start is None or not self.tunable.can_change(advice.start):
+            return None
+        return self.tunable.allowed(advice.start), advice.start_source
+
     def add_sample(self, now_s: float, signals: Mapping[str, Any] | None = None) -> bool:
         """Process a sample of the job's meter. Change the hardware settings if a change is due.
 
@@ -175,14 +185,12 @@ class JobTuner:
         """
         self.session.note(LIMITED_NOTE)
         self._collector.restart(self.point, now_s)
-        start = None if self.advice is None else self.advice.start
         is_alone = self.record["mode"] == "on" and (self.session.node_count or 1) == 1
-        if self._source is not None or start is None or not is_alone or not self.tunable.can_change(start):
+        if self._source is not None or not is_alone or (advised := self.advised_start()) is None:
             return False
-        start = self.tunable.allowed(start)
-        source = self.advice.start_source if self.advice is not None else None
-        summary = {"chosen": start.to_json(), "chosen_source": source}
-        self._source = ConstantPoint(start, summary, is_provisional=True)
+        point, source = advised
+        summary = {"chosen": point.to_json(), "chosen_source": source}
+        self._source = ConstantPoint(point, summary, is_provisional=True)
         self._search_from_s = max(self._search_from_s, now_s + _FIRST_RECHECK_S)
         self.follow(now_s)
         self._store_result()

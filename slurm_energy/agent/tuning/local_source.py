@@ -105,7 +105,7 @@ class LocalSources:
         self.prepare()
         if self._search is None and not self._is_missing:
             return None
-        record, tunable, advice = tuner.record, tuner.tunable, tuner.advice
+        record, tunable = tuner.record, tuner.tunable
         objective = Objective(record["objective"], record["slowdown_limit"])
         reference = Reference(
             total_watts(interval.watts),
@@ -118,13 +118,11 @@ class LocalSources:
             return ConstantPoint(UNTUNED, _summary(UNTUNED, None, interval))
         if record["mode"] == "advise":
             return self._recommend(tuner, objective, points, reference, interval)
-        start = None if advice is None else advice.start
-        if not interval.has_progress and start is not None and tunable.can_change(start):
-            start = tunable.allowed(start)
-            source = advice.start_source if advice is not None else None
+        if not interval.has_progress and (advised := tuner.advised_start()) is not None:
+            point, source = advised
             # Without numpy there is no search that could replace the advised point.
-            summary = _summary(start, source, interval)
-            return ConstantPoint(start, summary, is_provisional=not self._is_missing)
+            summary = _summary(point, source, interval)
+            return ConstantPoint(point, summary, is_provisional=not self._is_missing)
         if self._is_missing:
             tuner.session.note(NO_NUMPY_NOTE if objective.slowdown_limit is None else NO_NUMPY_LIMIT_NOTE)
             point = safe_point(points, reference, tunable.gpu, objective)

@@ -60,16 +60,6 @@ class ResourceKinds:
         name = _CPUS if gpus == 0 else _ANY_GPU if is_any else gpu_kind
         return pool * len(self.names) + self.names.index(name)
 
-    def any_gpu_row(self, row: int) -> int | None:
-        """Return the row of GPUs of any type in the same pool as `row`.
-
-        Return None if `row` does not belong to one GPU type.
-        """
-        pool, at = divmod(row, len(self.names))
-        if self.names[at] in (_CPUS, _ANY_GPU):
-            return None
-        return pool * len(self.names) + self.names.index(_ANY_GPU)
-
 
 def resource_kinds(queue: QueueColumns, nodes: Sequence[NodeResources]) -> ResourceKinds:
     """Return the kinds of resources that deferral plans.
@@ -200,12 +190,11 @@ def free_capacity(
     end_s = queue.start_s + time_s
     late_s = now_s + _OVERDUE_SHARE * (now_s - queue.start_s)
     end_s = np.where(end_s <= now_s, late_s, end_s)
-    running = np.flatnonzero(queue.state == RUNNING)
-    for row in running.tolist():
-        kind = int(rows[row])
-        used[kind, starts_s < end_s[row]] += units[row]
-        if (any_gpu := kinds.any_gpu_row(kind)) is not None:
-            used[any_gpu, starts_s < end_s[row]] += units[row]
+    for row in np.flatnonzero(queue.state == RUNNING).tolist():
+        used[rows[row], starts_s < end_s[row]] += units[row]
+    # GPUs of one type that are in use are also missing for jobs that name no type.
+    pools, any_gpu = used.reshape(-1, len(kinds.names), signals.slots), kinds.names.index(_ANY_GPU)
+    pools[:, any_gpu] += pools[:, any_gpu + 1 :].sum(axis=1)
     used *= _share_on_serving_nodes(nodes, kinds, used[:, 0])[:, None]
     return Capacity(signals.start_s, signals.step_s, np.maximum(total[:, None] - used, 0.0))
 

@@ -74,7 +74,9 @@ class ProfileHead:
         return start_s, start_s + self.length_s
 
 
-def read_head(items: Iterator[ScannedEvent | ScannedValue], *, to_the_end: bool = False) -> ProfileHead:
+def read_head(
+    items: Iterator[ScannedEvent | ScannedValue], *, to_the_end: bool = False, skips_timelines: bool = False
+) -> ProfileHead:
     """Return general facts about a trace, read from its first events.
 
     A trace whose clock or rank is still unknown is examined up to its end, because the PyTorch profiler
@@ -85,23 +87,32 @@ def read_head(items: Iterator[ScannedEvent | ScannedValue], *, to_the_end: bool 
     Args:
         items: items of the scanned file; this function consumes the first ones.
         to_the_end: in any case examine all events, so that `last_us` is the end of the trace.
+        skips_timelines: whether the caller skips traces that `senergy timeline` wrote. The events of such a
+            trace are then not examined.
 
     Raises:
         TraceFileError: the content is not a trace.
     """
     head = ProfileHead()
     try:
-        _read_items(head, items, to_the_end)
+        _read_items(head, items, to_the_end, skips_timelines)
     except TraceFileError:
         if not head.events:
             raise
     return head
 
 
-def _read_items(head: ProfileHead, items: Iterator[ScannedEvent | ScannedValue], to_the_end: bool) -> None:
+def _read_items(
+    head: ProfileHead,
+    items: Iterator[ScannedEvent | ScannedValue],
+    to_the_end: bool,
+    skips_timelines: bool,
+) -> None:
     for item in items:
         if isinstance(item, ScannedValue):
             _note_value(head, item)
+            if skips_timelines and head.is_timeline:
+                return
             continue
         head.events += 1
         if isinstance(item.value, dict) and str(item.value.get("ph")) in _TIMED_PHASES:

@@ -195,3 +195,7 @@ class Calibration:
         if self.measured_gpus is None:
             return math.inf
         return self.measured_gpus.get(workload, {}).get(precision, 0)
+
+    def evidence_count(self, workload: str) -> int:
+        """Return the number of measurements of a workload in `evidence`; 0 without evidence."""
+        return 0 if self.evidence is None else self.evidence.count(workload)

@@ -45,11 +45,11 @@ def period_means(series: PeriodSeries, values: Floats) -> tuple[PeriodSeries, li
         mean: Floats = np.bincount(index, column) / size
         return mean
 
-    columns, names = list(weekday_columns(series.weekday).T), ["weekday"]
+    columns = list(weekday_columns(series.weekday).T)
+    names = ["weekday"] if columns else []
     if series.work is not None and np.ptp(series.work) > 0.0:
         columns.append(np.log(series.work))
         names.append("work")
-    names = names if columns else []
     if columns:
         within = np.column_stack([column - means(column)[index] for column in columns])
         slopes = np.linalg.lstsq(within, values - means(values)[index], rcond=None)[0]

@@ -83,10 +83,8 @@ def _drawn_arms(count: int, distance: int, numbers: np.random.Generator) -> Bool
     """
     arm = np.zeros(count, np.bool_)
     for first in range(0, count, 2 * distance):
-        rows = np.arange(first, min(first + 2 * distance, count))
         heads = numbers.random(distance) < 0.5
-        place = rows - first
-        arm[rows] = np.where(place < distance, heads[place % distance], ~heads[place % distance])
+        arm[first : first + 2 * distance] = np.concatenate([heads, ~heads])[: count - first]
     return arm
 
 
