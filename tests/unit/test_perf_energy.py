@@ -81,6 +81,34 @@ def test_packages_and_memory_are_counted_on_each_cpu_of_the_mask(
         counter.close()
 
 
+def test_the_dies_of_an_amd_socket_are_counted_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some kernels show one CPU per die of an AMD socket, although all of them read the socket's counter.
+
+    Source: kernel, "perf/x86/rapl: Fix the energy-pkg event for AMD CPUs" (before: `0,8,16,...,88` on one
+    socket with 12 dies).
+    """
+    kernel = Kernel(monkeypatch)
+    pmu(tree, cpus="0,8,16,64,72").cores(128, packages=2)
+    tree.put("proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\n")
+    counters, notes = perf_energy.discover(tree.root)
+    assert [cpu for _, config, cpu in kernel.opened if config == 2] == [0, 64]
+    assert notes == ["perf: 3 dies repeat their socket's counter and are excluded"]
+    for counter in counters:
+        counter.close()
+
+
+def test_the_dies_of_an_intel_package_have_counters_of_their_own(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(monkeypatch)
+    pmu(tree, cpus="0,8").cores(16, packages=1)
+    tree.put("proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\n")
+    counters, _ = perf_energy.discover(tree.root)
+    assert [cpu for _, config, cpu in kernel.opened if config == 2] == [0, 8]
+    for counter in counters:
+        counter.close()
+
+
 def test_an_event_in_another_unit_is_not_energy(tree: Tree) -> None:
     pmu(tree).put("sys/bus/event_source/devices/power/events/energy-pkg.unit", "Volts")
     assert [name for name, _, _ in perf_energy.energy_events(tree.root)] == ["energy-ram"]

@@ -4,6 +4,9 @@ The PMU `power` counts the energy of a package or die for all processes. One eve
 its `cpumask`. A count has 64 bits in units of the event's `scale` (2^-32 J), so it does not wrap. The count
 starts when the event is opened. Opening an event requires CAP_PERFMON or perf_event_paranoid <= 0. Source:
 kernel, arch/x86/events/rapl.c and include/uapi/linux/perf_event.h; man 2 perf_event_open.
+
+AMD processors have one counter per socket. In some kernels (6.9 to 6.12), `cpumask` nevertheless has one CPU
+per die, for example 12 CPUs on a socket of Zen 4.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ from fractions import Fraction
 from pathlib import Path
 
 from slurm_energy.devices.cpu.perf_event import open_event, read_count
+from slurm_energy.devices.cpu.powercap import is_amd
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.devices.sysfs import error_reason, parse_cpu_list, read_number, read_optional
 
 _PMU = Path("sys/bus/event_source/devices/power")
+_CPU = Path("sys/devices/system/cpu")
 _EVENTS = {"energy-pkg": "cpu", "energy-ram": "dram"}
 _MAX_WATTS = {"cpu": 1000.0, "dram": 250.0}
 
@@ -89,7 +94,7 @@ def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
     The events are opened on each CPU in the PMU's `cpumask`.
 
     Returns:
-        (counters, notes on events that the kernel refused).
+        (counters, notes on events that the kernel refused and on repeated counters).
     """
     pmu_type = read_number(root / _PMU / "type")
     try:
@@ -97,7 +102,7 @@ def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
     except ValueError:
         cpus = ()
     counters: list[EnergyCounter] = []
-    notes: list[str] = []
+    cpus, notes = _without_repeated_dies(root, cpus)
     for name, config, microjoules in energy_events(root) if pmu_type is not None else []:
         for cpu in cpus:
             try:
@@ -105,3 +110,22 @@ def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
             except DeviceError as error:
                 notes.append(f"perf: {error.what} cannot be opened: {error.why}")
     return counters, notes
+
+
+def _without_repeated_dies(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], list[str]]:
+    """Remove the CPUs of AMD dies whose events repeat the energy counter of their socket.
+
+    Returns:
+        (remaining CPUs, a note if CPUs were removed). No CPU is removed if the processor is not from AMD, or
+        if the socket of a CPU is unknown.
+    """
+    first: dict[int, int] = {}
+    for cpu in cpus if is_amd(root) else ():
+        package = read_number(root / _CPU / f"cpu{cpu}/topology/physical_package_id")
+        if package is None:
+            return cpus, []
+        first.setdefault(package, cpu)
+    if not 0 < len(first) < len(cpus):
+        return cpus, []
+    left_out = len(cpus) - len(first)
+    return tuple(first.values()), [f"perf: {left_out} dies repeat their socket's counter and are excluded"]
