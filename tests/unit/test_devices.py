@@ -227,3 +227,11 @@ def test_unlimited_firmware_limits_do_not_bound_the_power_by_the_design_power(tr
     tree.put("sys/class/powercap/intel-rapl:0/constraint_0_max_power_uw", 125_000_000)
     (counter,) = powercap.discover(tree.root).counters
     assert counter.max_watts == 1000
+
+
+def test_a_low_limit_does_not_bound_the_power_of_a_package_without_design_power(tree: Tree) -> None:
+    # The limit may be that of a job with a cap, if senergyd is restarted during the job.
+    tree.zone("intel-rapl:0", "package-0", limit_watts=75)
+    (tree.root / "sys/class/powercap/intel-rapl:0/constraint_0_max_power_uw").unlink()
+    (counter,) = powercap.discover(tree.root).counters
+    assert counter.max_watts == 1000

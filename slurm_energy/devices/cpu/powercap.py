@@ -312,12 +312,16 @@ def _package(zone: RaplZone, places: tuple[str, ...]) -> CpuPackage:
 def _zone_max_watts(zone: RaplZone, component: str) -> float:
     """Return an upper bound of the power of a RAPL zone in watts.
 
-    The bound is the highest power limit that the kernel states for the zone, times a safety factor. A default
-    applies if the kernel states no limit, or an implausibly high one: such a limit means "unlimited", and the
-    zone may then draw far more than the other limits (for example, the design power) say.
+    The bound is the highest power limit or design power that the kernel states for the zone, times a safety
+    factor. A default applies if the kernel states neither, or an implausibly high limit: such a limit means
+    "unlimited", and the zone may then draw far more than the design power. The default also applies to a
+    package without a design power, because its limits in force may be lower than later ones, for example if
+    senergyd is restarted during a job with a cap.
     """
-    named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
-    named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
     default = _DEFAULT_MAX_WATTS[component]
-    stated = [value / 1e6 * _HEADROOM for value in named if value > 0]
+    design = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
+    limits = [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
+    if component == "cpu" and max(design) <= 0:
+        return default
+    stated = [value / 1e6 * _HEADROOM for value in (*design, *limits) if value > 0]
     return min(default, max(stated, default=default))
