@@ -60,9 +60,9 @@ def rapl_limit_settings(domain: str, watts: float, window_s: float) -> tuple[Set
         window_s: averaging window in seconds.
     """
     return (
-        Setting(f"powercap.time_window[{domain}]", str(round(window_s * 1e6))),
+        Setting(f"powercap.time_window[{domain}]", str(round(window_s * 1e6)), optional=True),
         Setting(f"powercap.power_limit[{domain}]", str(round(watts * 1e6))),
-        Setting(f"powercap.enabled[{domain}]", "1"),
+        Setting(f"powercap.enabled[{domain}]", "1", optional=True),
     )
 
 
@@ -91,7 +91,7 @@ def gpu_limit_settings(index: int, watts: float, interface: str = "nvml") -> tup
     if interface != "nvml":
         return (Setting(f"{interface}.power_limit[gpu{index}]", str(round(watts * 1e6))),)
     return (
-        Setting(f"nvml.persistence[gpu{index}]", "1"),
+        Setting(f"nvml.persistence[gpu{index}]", "1", optional=True),
         Setting(f"nvml.power_limit[gpu{index}]", str(round(watts * 1e3))),
     )
 

@@ -84,6 +84,18 @@ def test_settings_are_written_verified_and_restored(
     assert not journal.path.exists()
 
 
+def test_a_limit_without_window_and_switch_is_set_without_a_failure(
+    tree: Tree, journal: SettingsJournal
+) -> None:
+    for file in ("constraint_0_time_window_us", "enabled"):
+        (tree.root / "sys/class/powercap/intel-rapl:1" / file).unlink()
+    devices = discover(tree.root)
+    outcomes = apply(devices, journal, JOB, rapl_limit_settings("package-0", 150, 1.0))
+    assert [(o.key, o.failed) for o in outcomes] == [("powercap.power_limit[package-0]", False)]
+    assert all(result.done for result in restore(devices, journal, JOB))
+    devices.close()
+
+
 def test_the_journal_is_on_disk_before_the_first_write(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
