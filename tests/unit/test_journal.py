@@ -96,6 +96,29 @@ def test_a_limit_without_window_and_switch_is_set_without_a_failure(
     devices.close()
 
 
+def test_the_default_preference_is_set_although_the_driver_shows_another_name(
+    tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drivers accept `default`, and then show the preference that this is, for example `balance_power`."""
+    file = "sys/devices/system/cpu/cpufreq/policy0/energy_performance_preference"
+    knob = devices.knobs["cpufreq.epp[policy0]"]
+    written: list[str] = []
+    monkeypatch.setattr(
+        knob,
+        "write",
+        lambda value: (
+            written.append(value),
+            tree.put(file, "balance_power" if value == "default" else value),
+        ),
+    )
+    (outcome,) = apply(devices, journal, JOB, [epp_setting("policy0", "default")])
+    assert (outcome.failed, outcome.applied) == (False, "balance_power")
+    reconcile(devices, journal, Arbiter())
+    assert written == ["default"]
+    assert all(result.done for result in restore(devices, journal, JOB))
+    assert tree.get(file) == "balance_performance"
+
+
 def test_the_journal_is_on_disk_before_the_first_write(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,13 @@ class EnergyPerformancePreference(_FileKnob):
     name = "cpufreq.epp"
     stage = WriteStage.PREFERENCE
 
+    def satisfies(self, requested: str, actual: str) -> bool:
+        """Return whether the driver holds the requested preference.
+
+        After `default` is written, drivers show the name or the number of their default.
+        """
+        return requested in ("default", actual)
+
 
 class UserspaceSpeed(_FileKnob):
     """scaling_setspeed of one cpufreq policy, in kHz.
