@@ -149,6 +149,7 @@ def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
         sources.gpus += amd.gpus
         sources.knobs += amd.knobs
         sources.throttle_sensors += amd.throttle_sensors
+        sources.signal_sensors += amd.signal_sensors
         if amd.gpus:
             return list(amd.counters)
         sources.unusable["AMD SMI"] = "the library finds no GPU or is not installed"

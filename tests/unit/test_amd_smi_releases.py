@@ -82,3 +82,13 @@ def test_a_value_in_another_form_is_an_unreadable_counter(
     for device in (devices.counters[0], devices.knobs["amdsmi.power_limit[gpu0]"]):
         with pytest.raises(DeviceError, match="unknown form"):
             device.read()
+
+
+def test_the_signals_of_an_amd_gpu_belong_to_the_node_s_sensors(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, amdsmi_get_gpu_activity={"gfx_activity": 93, "umc_activity": "N/A"})
+    sensors = [sensor for sensor in discover(tree.root).signal_sensors if sensor.part.startswith("gpu[")]
+    assert [(r.signal, r.part, r.value) for sensor in sensors for r in sensor.read(0.0)] == [
+        ("gpu_busy_percent", "gpu[0]", 93.0)
+    ]
