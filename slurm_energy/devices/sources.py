@@ -88,6 +88,7 @@ def find_sources(root: Path, node_power: NodePowerOptions | None = None) -> Disc
     sources = DiscoveredSources()
     all_counters = [*_processors(sources, root), *_gpus(sources, root), *pm_counters.discover(root)]
     all_counters += _node(sources, root, options)
+    all_counters = _without_unreadable_sources(sources, all_counters)
     if not any(counter.component == "dram" for counter in all_counters):
         all_counters += _modelled_dram(sources, root)
     sources.selection = select_sources(all_counters, options.source, options.excludes)
@@ -121,6 +122,28 @@ def _processors(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     sources.max_dram_watts = rapl.max_dram_watts
     sources.notes += rapl.notes
     return [*counters, *map(IntegratedPowerCounter, sockets.sensors)]
+
+
+def _without_unreadable_sources(
+    sources: DiscoveredSources, counters: list[EnergyCounter]
+) -> list[EnergyCounter]:
+    """Remove the sources of processors and memory of which no counter can be read.
+
+    A source stays if the component has no source that can be read. Each removed counter is closed, and a note
+    is added to `sources`.
+    """
+    unreadable: set[str] = set()
+    for component in ("cpu", "dram"):
+        own = [counter for counter in counters if counter.component == component]
+        names = {counter.source for counter in own}
+        readable = {counter.source for counter in own if is_readable(counter)} if len(names) > 1 else names
+        if readable:
+            unreadable |= {counter.key for counter in own if counter.source not in readable}
+    for counter in counters:
+        if counter.key in unreadable:
+            counter.close()
+            sources.notes.append(f"{counter.key} is excluded: it cannot be read")
+    return [counter for counter in counters if counter.key not in unreadable]
 
 
 def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:

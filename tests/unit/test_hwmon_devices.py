@@ -112,6 +112,28 @@ def test_hsmp_takes_the_limits_that_amd_s_powercap_zones_lack(tree: Tree) -> Non
     devices.close()
 
 
+def test_powercap_zones_that_cannot_be_read_give_way_to_the_next_source(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0")
+    (tree.root / "sys/class/powercap/intel-rapl:0/energy_uj").write_text("")
+    hsmp(tree, 0, "AMDI0097:00")
+    devices = discover(tree.root)
+    assert [c.source for c in devices.counters] == ["hsmp:power"]
+    assert "powercap:package-0 is excluded: it cannot be read" in devices.notes
+    devices.close()
+    energies(tree, sockets=1)
+    devices = discover(tree.root)
+    assert [c.source for c in devices.counters] == ["hwmon:amd_energy"]
+    devices.close()
+
+
+def test_powercap_zones_that_cannot_be_read_stay_without_another_source(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0")
+    (tree.root / "sys/class/powercap/intel-rapl:0/energy_uj").write_text("")
+    devices = discover(tree.root)
+    assert [c.source for c in devices.counters] == ["powercap:intel-rapl"]
+    devices.close()
+
+
 def test_intel_s_packages_keep_their_powercap_limits_beside_hsmp(tree: Tree) -> None:
     hsmp(tree, 0, "AMDI0097:00")
     assert discover(tree.two_packages().root).hardware.packages[0].interface == "powercap"
