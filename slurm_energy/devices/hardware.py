@@ -75,7 +75,7 @@ class GpuInfo:
     Attributes:
         index: index in the library of the vendor; for an Intel card, its position among the Intel cards.
             Energy records name the GPU `gpu[INDEX]`.
-        minor: minor number of the GPU's device file, by which Slurm identifies the GPU; None if unknown.
+        minor: number of the GPU's device file, by which Slurm identifies the GPU; None if unknown.
         name: product name.
         limit_watts: power limit as set when the description was made; None if the GPU has no power limit.
         min_limit_watts, max_limit_watts: bounds of the power limit; None if unknown.
@@ -84,6 +84,8 @@ class GpuInfo:
         partitioned: whether the GPU is divided into MIG instances. Slurm then counts the MIG instances
             instead of the GPU.
         power_profiles: names of the NVIDIA workload power profiles that the GPU offers.
+        other_minors: numbers of further device files of the GPU. Slurm identifies the GPU by one of these
+            numbers if gres.conf names that file, for example /dev/dri/card1 instead of /dev/dri/renderD128.
     """
 
     index: int
@@ -96,6 +98,12 @@ class GpuInfo:
     interface: str = "nvml"
     partitioned: bool = False
     power_profiles: tuple[str, ...] = ()
+    other_minors: tuple[int, ...] = ()
+
+    @property
+    def device_numbers(self) -> frozenset[int]:
+        """Numbers by which Slurm may identify the GPU; its index if no device file is known."""
+        return frozenset((self.index if self.minor is None else self.minor, *self.other_minors))
 
 
 @dataclass(frozen=True, slots=True)
