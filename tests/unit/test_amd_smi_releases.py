@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from hardware_tree import Tree
 
+from slurm_energy.agent.metering.components import job_gpus
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError
+from slurm_energy.slurm.hook_environment import job_context
 
 ADDRESS = "0000:c1:00.0"
 ENERGY = {"energy_accumulator": 1000, "counter_resolution": 15.25}
@@ -92,3 +94,45 @@ def test_the_signals_of_an_amd_gpu_belong_to_the_node_s_sensors(
     assert [(r.signal, r.part, r.value) for sensor in sensors for r in sensor.read(0.0)] == [
         ("gpu_busy_percent", "gpu[0]", 93.0)
     ]
+
+
+def test_the_two_dies_of_a_card_are_one_gpu(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card with two dies counts as one GPU, because the driver reports energy and limit of the card.
+
+    For the second die, the driver reports 0. Source: kernel, swsmu/smu13/aldebaran_ppt.c.
+    """
+    library = install(monkeypatch, amdsmi_get_processor_handles=[0, 1, 2, 3])
+    by_handle = {
+        "amdsmi_get_energy_count": lambda die: ENERGY | {"energy_accumulator": 0 if die % 2 else 1000},
+        "amdsmi_get_power_cap_info": lambda die: CAP | {"power_cap": 0 if die % 2 else CAP["power_cap"]},
+        "amdsmi_get_gpu_enumeration_info": lambda die: {"drm_render": 128 + die},
+        "amdsmi_get_gpu_activity": lambda die: {"gfx_activity": 50 if die % 2 else 100},
+        "amdsmi_get_gpu_vram_usage": lambda die: {"vram_total": 65536, "vram_used": 1024 * die},
+    }
+    for name, function in by_handle.items():
+        setattr(library, name, function)
+    devices = discover(tree.root)
+    assert [(gpu.index, gpu.limit_watts) for gpu in devices.hardware.gpus] == [(0, 560.0), (2, 560.0)]
+    assert [counter.component for counter in devices.counters] == ["gpu[0]", "gpu[2]"]
+    for text, indices in {"128": (0,), "129": (0,), "128-129": (0,), "131": (2,), "129-130": (0, 2)}.items():
+        context = job_context({"SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": text})
+        assert job_gpus(context, devices.hardware.gpus, has_all=False) == indices
+    sensors = [sensor for sensor in devices.signal_sensors if sensor.part == "gpu[2]"]
+    assert {reading.signal: reading.value for sensor in sensors for reading in sensor.read(0.0)} == {
+        "gpu_busy_percent": 75.0,
+        "gpu_memory_used_bytes": 5 * 2**30,
+        "gpu_memory_total_bytes": 2**37,
+    }
+
+
+def test_gpus_without_a_count_or_with_a_cap_of_their_own_stay_apart(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = install(monkeypatch, amdsmi_get_processor_handles=[0, 1])
+    by_handle = {"amdsmi_get_energy_count": lambda die: ENERGY | {"energy_accumulator": 0 if die else 1000}}
+    for name, function in by_handle.items():
+        setattr(library, name, function)
+    assert [gpu.index for gpu in discover(tree.root).hardware.gpus] == [0, 1]
+    library.amdsmi_get_energy_count = lambda _die: ENERGY | {"energy_accumulator": 0}  # type: ignore[attr-defined]
+    library.amdsmi_get_power_cap_info = lambda _die: {"power_cap": "N/A"}  # type: ignore[attr-defined]
+    assert [gpu.index for gpu in discover(tree.root).hardware.gpus] == [0, 1]

@@ -1,25 +1,30 @@
 """AMD GPUs through AMD SMI: energy accumulator, power cap, throttling by the power limit or by heat.
 
 Importing the vendor's Python package `amdsmi` loads libamd_smi.so. Energy in microjoules is the accumulator
-times its resolution; caps are in microwatts. On a multi-chip card only the accumulator of the first GPU
-counts. Source: AMD SMI API reference (amdsmi_get_energy_count, amdsmi_get_power_cap_info,
-amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is not used, because it takes
-two samples and waits 100 ms between them.
+times its resolution; caps are in microwatts. Source: AMD SMI API reference (amdsmi_get_energy_count,
+amdsmi_get_power_cap_info, amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is
+not used, because it takes two samples and waits 100 ms between them.
 
 Releases of the package differ: before ROCm 6.4 there is no amdsmi_get_gpu_enumeration_info, and some early
 releases state power caps in watts.
+
+A card with two dies (MI250, MI250X) shows each die as a GPU. The accumulator and the cap of the first die are
+those of the card; those of the second die are 0. Both dies therefore count as one GPU, which has the index of
+the first die. Otherwise a job on the second die would seem to use no energy, and a cap of a job on the first
+die would slow it down. Source: Linux, drivers/gpu/drm/amd/pm/swsmu/smu13/aldebaran_ppt.c.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor, WriteStage
-from slurm_energy.devices.gpu.amd_smi_signals import AmdSmiSignalSensor
+from slurm_energy.devices.gpu.amd_smi_signals import AmdSmiCardSensor, AmdSmiSignalSensor
 from slurm_energy.devices.gpu.inventory import GpuDevices
 from slurm_energy.devices.hardware import GpuInfo
 
@@ -234,7 +239,13 @@ def discover(root: Path = Path("/")) -> GpuDevices:
 
 def _add(devices: GpuDevices, smi: AmdSmiLibrary, root: Path, index: int) -> None:
     gpu = _gpu(smi, root, index)
+    signals = _signal_sensor(smi, index)
+    if devices.gpus and _is_second_die(smi, devices.gpus[-1], gpu):
+        devices.gpus[-1] = dataclasses.replace(devices.gpus[-1], other_minors=tuple(gpu.device_numbers))
+        devices.signal_sensors[-1] = AmdSmiCardSensor((devices.signal_sensors[-1], signals))
+        return
     devices.gpus.append(gpu)
+    devices.signal_sensors.append(signals)
     if smi.optional("amdsmi_get_energy_count", index) is not None:
         devices.counters.append(AmdSmiEnergyCounter(smi, gpu))
     if gpu.limit_watts is not None:
@@ -242,10 +253,26 @@ def _add(devices: GpuDevices, smi: AmdSmiLibrary, root: Path, index: int) -> Non
     with contextlib.suppress(DeviceError):
         devices.throttle_sensors.append(AmdSmiThrottleSensor(smi, index))
 
+
+def _is_second_die(smi: AmdSmiLibrary, first: GpuInfo, gpu: GpuInfo) -> bool:
+    """Return whether a GPU is the second die of the card whose first die is the GPU `first`.
+
+    The second die has no power cap, and its energy accumulator is 0. Its index follows that of the first die.
+    """
+    is_same_card = gpu.name == first.name and gpu.limit_watts is None and not first.other_minors
+    return is_same_card and _accumulator(smi, gpu.index) == 0 and bool(_accumulator(smi, first.index))
+
+
+def _accumulator(smi: AmdSmiLibrary, index: int) -> Any:
+    energy = smi.optional("amdsmi_get_energy_count", index)
+    return energy.get("energy_accumulator") if isinstance(energy, dict) else None
+
+
+def _signal_sensor(smi: AmdSmiLibrary, index: int) -> AmdSmiSignalSensor:
     def call(function: str, *arguments: Any) -> Any:
         return smi.optional(function, index, *arguments)
 
-    devices.signal_sensors.append(AmdSmiSignalSensor(call, smi.constant, index))
+    return AmdSmiSignalSensor(call, smi.constant, index)
 
 
 def _gpu(smi: AmdSmiLibrary, root: Path, index: int) -> GpuInfo:

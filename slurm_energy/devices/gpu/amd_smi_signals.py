@@ -8,7 +8,8 @@ the whole time between two readings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
@@ -95,6 +96,44 @@ class AmdSmiSignalSensor(SignalSensor):
 
     def _reading(self, signal: str, value: float, interface: str) -> SignalReading:
         return SignalReading(signal, self.part, float(value), f"amdsmi:{interface}")
+
+
+_VALUES_OF_CARD: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+    "gpu_memory_used_bytes": sum,
+    "gpu_memory_total_bytes": sum,
+    "max_sm_clock_mhz": max,
+    "gpu_temperature_celsius": max,
+    "throttle_power_percent": max,
+    "throttle_thermal_percent": max,
+}
+"""Functions that compute the value of a card from the values of its dies; the mean for other signals."""
+
+
+class AmdSmiCardSensor(SignalSensor):
+    """Reader of the signals of a card with several dies, which counts as one GPU.
+
+    Args:
+        dies: sensors of the dies. The signals of the card have the part of the first die.
+    """
+
+    def __init__(self, dies: Sequence[SignalSensor]) -> None:
+        self.part = dies[0].part
+        self._dies = tuple(dies)
+
+    def read(self, now_s: float) -> list[SignalReading]:
+        """Return the values of the signals that all dies report."""
+        dies = [{reading.signal: reading for reading in die.read(now_s)} for die in self._dies]
+        readings = []
+        for signal, first in dies[0].items():
+            if all(signal in die for die in dies):
+                combine = _VALUES_OF_CARD.get(signal, statistics.fmean)
+                readings.append(first._replace(value=combine([die[signal].value for die in dies])))
+        return readings
+
+    def forget(self) -> None:
+        """Discard the previous readings."""
+        for die in self._dies:
+            die.forget()
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
