@@ -75,7 +75,7 @@ class GpuInfo:
     Attributes:
         index: index in the library of the vendor; for an Intel card, its position among the Intel cards.
             Energy records name the GPU `gpu[INDEX]`.
-        minor: number of the GPU's device file, by which Slurm identifies the GPU; None if unknown.
+        minor: minor number of an NVIDIA GPU's device file; None for other GPUs, or if unknown.
         name: product name.
         limit_watts: power limit as set when the description was made; None if the GPU has no power limit.
         min_limit_watts, max_limit_watts: bounds of the power limit; None if unknown.
@@ -84,8 +84,7 @@ class GpuInfo:
         partitioned: whether the GPU is divided into MIG instances. Slurm then counts the MIG instances
             instead of the GPU.
         power_profiles: names of the NVIDIA workload power profiles that the GPU offers.
-        other_minors: numbers of further device files of the GPU. Slurm identifies the GPU by one of these
-            numbers if gres.conf names that file, for example /dev/dri/card1 instead of /dev/dri/renderD128.
+        other_indices: indices of further GPUs of the vendor's library that are counted as part of this GPU.
     """
 
     index: int
@@ -98,12 +97,19 @@ class GpuInfo:
     interface: str = "nvml"
     partitioned: bool = False
     power_profiles: tuple[str, ...] = ()
-    other_minors: tuple[int, ...] = ()
+    other_indices: tuple[int, ...] = ()
 
     @property
-    def device_numbers(self) -> frozenset[int]:
-        """Numbers by which Slurm may identify the GPU; its index if no device file is known."""
-        return frozenset((self.index if self.minor is None else self.minor, *self.other_minors))
+    def slurm_numbers(self) -> frozenset[int]:
+        """Numbers of the GPU in SLURM_JOB_GPUS.
+
+        Slurm counts the device files of the node's GPUs from 0, in the order of gres.conf. With automatic
+        detection, this is the order of the vendor's library. The number at the end of a file's name does not
+        matter: /dev/dri/renderD128 usually has the number 0. The files of NVIDIA GPUs are assumed to be
+        listed from /dev/nvidia0 on. Source: Slurm 22.05 to 26.05, src/plugins/gres/common/gres_common.c
+        (`gres_device->index`).
+        """
+        return frozenset((self.index if self.minor is None else self.minor, *self.other_indices))
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
         sources.unusable["NVML"] = nvidia.reason
         sources.notes.append(f"NVML: {nvidia.reason}: NVIDIA GPUs are neither measured nor set")
     if (root / _AMD_GPU_DEVICE).exists():
-        amd = amd_smi.discover(root)
+        amd = amd_smi.discover()
         sources.closers.append(amd.close)
         sources.gpus += amd.gpus
         sources.knobs += amd.knobs

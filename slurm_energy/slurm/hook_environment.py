@@ -39,7 +39,7 @@ class JobContext:
         node: NodeName of this node.
         cpus: number of CPUs of the job on this node.
         node_count: number of nodes of the job.
-        gpus: device numbers of the job's GPUs on this node; None means not set, not numbers, or the job has
+        gpus: Slurm's numbers of the job's GPUs on this node; None means not set, not numbers, or the job has
             none.
         exclusive: True if Slurm allows no other job on this node.
         sluid: Slurm's unique job id, which exists from Slurm 25.11 on.
@@ -138,7 +138,7 @@ def _node_count(env: Mapping[str, str]) -> int | None:
 
 
 def _gpus(text: str) -> tuple[int, ...] | None:
-    """Return the device numbers in SLURM_JOB_GPUS, for example `0,2-3`.
+    """Return the numbers of GPUs in SLURM_JOB_GPUS, for example `0,2-3`.
 
     MIG devices, UUIDs and other text yield None, which means unknown.
     """

@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import threading
 import time
@@ -25,6 +26,7 @@ import pytest
 
 TIMEOUT_S = 80.0
 NODES = ("n1", "n2", "n3")
+FIRST_GPU_FILE = 128
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
 PREFIX = os.environ.get("SENERGY_TEST_SLURM_PREFIX", "")
 """Prefix of a Slurm outside /usr: spank-release.sh --slurm-prefix."""
@@ -151,7 +153,8 @@ class SmallCluster:
         plugin: the built energy.so.
         hook: the built senergy-hook.
         extra: further lines of slurm.conf.
-        gpus: type and number of GPUs by node, such as `a100:4`, represented by plain files.
+        gpus: type and number of GPUs by node, such as `a100:4`. Their device files are named gpu128 and so
+            on, as those of AMD and Intel GPUs are named renderD128 and so on.
         hooks: lines of slurm.conf that make Slurm call the program `hook`. If they are empty, the caller
             must name the plugin energy_hooks.so with the method `write_plugstack` instead.
     """
@@ -317,9 +320,10 @@ class SmallCluster:
 
     def _gres_line(self, node: str) -> str:
         kind, _, count = self.gpus[node].partition(":")
-        for number in range(int(count)):
-            (self.directory / f"gpu{number}").touch()
-        files = f"{self.directory}/gpu[0-{int(count) - 1}]"
+        for number in range(FIRST_GPU_FILE, FIRST_GPU_FILE + int(count)):
+            if not (path := self.directory / f"gpu{number}").exists():
+                os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        files = f"{self.directory}/gpu[{FIRST_GPU_FILE}-{FIRST_GPU_FILE + int(count) - 1}]"
         return f"NodeName={node} Name=gpu Type={kind} File={files}"
 
     def _start(self) -> None:

@@ -106,6 +106,13 @@ def test_nodes_report_gpu_types_and_free_gpus(cluster):
     }
 
 
+def test_hooks_get_the_positions_of_gpus_in_gres_conf_not_the_numbers_of_their_files(cluster):
+    """`GpuInfo.slurm_numbers` relies on this. The files of the GPUs are gpu128, gpu129 and so on."""
+    job_id = cluster.batch("-wn1", "--gres=gpu:a100:2", cluster.script("true", name="true.sh"))
+    for operation in ("begin", "end"):
+        assert cluster.hook_environment(operation, job_id)["SLURM_JOB_GPUS"] == "0,1"
+
+
 def test_a_job_without_a_gpu_type_gets_any(submit):
     held, ran = submit
     job_id = held("--gres=gpu:4")

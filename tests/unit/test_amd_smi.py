@@ -83,11 +83,11 @@ def test_every_symbol_of_the_package_is_there(library: Path) -> None:
 
 
 def test_gpus_are_described(library: Path, gpus: Any) -> None:
-    script = "print(json.dumps([[g.index, g.minor, g.name, g.limit_watts, g.min_limit_watts,"
+    script = "print(json.dumps([[g.index, list(g.slurm_numbers), g.name, g.limit_watts, g.min_limit_watts,"
     script += " g.max_limit_watts, g.interface] for g in found.gpus]))"
     assert run(library, gpus, script) == [
-        [0, 128, "AMD Instinct MI300X", 550.0, 100.0, 750.0, "amdsmi"],
-        [1, 136, "AMD Instinct MI300X", 550.0, 100.0, 750.0, "amdsmi"],
+        [0, [0], "AMD Instinct MI300X", 550.0, 100.0, 750.0, "amdsmi"],
+        [1, [1], "AMD Instinct MI300X", 550.0, 100.0, 750.0, "amdsmi"],
     ]
 
 

@@ -51,14 +51,13 @@ def install(patch: pytest.MonkeyPatch, **results: Any) -> ModuleType:
 def tree(tmp_path: Path) -> Tree:
     tree = Tree(tmp_path)
     tree.put("dev/kfd", "")
-    tree.put(f"sys/bus/pci/devices/{ADDRESS}/drm/renderD136/dev", "226:136")
     return tree
 
 
-def test_before_6_4_the_render_node_comes_from_sysfs(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_6_4_a_gpu_has_a_counter_and_a_limit(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     devices = discover(tree.root)
-    assert [(gpu.index, gpu.minor, gpu.limit_watts) for gpu in devices.hardware.gpus] == [(0, 136, 560.0)]
+    assert [(gpu.index, gpu.limit_watts) for gpu in devices.hardware.gpus] == [(0, 560.0)]
     assert [counter.read() for counter in devices.counters] == [15250]
     assert devices.knobs["amdsmi.power_limit[gpu0]"].read() == "560000000"
 
@@ -96,6 +95,24 @@ def test_the_signals_of_an_amd_gpu_belong_to_the_node_s_sensors(
     ]
 
 
+def test_slurm_numbers_amd_gpus_from_0(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm numbers GPUs by their positions in gres.conf, not by the numbers of their files.
+
+    With `File=/dev/dri/renderD[128-129]`, a job on the first GPU has SLURM_JOB_GPUS=0.
+    """
+    install(monkeypatch, amdsmi_get_processor_handles=[0, 1])
+    monkeypatch.setattr(
+        sys.modules["amdsmi"],
+        "amdsmi_get_gpu_enumeration_info",
+        lambda gpu: {"drm_render": 128 + gpu},
+        raising=False,
+    )
+    gpus = discover(tree.root).hardware.gpus
+    for text, indices in {"0": (0,), "1": (1,), "0-1": (0, 1), "128": ()}.items():
+        context = job_context({"SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": text})
+        assert job_gpus(context, gpus, has_all=False) == indices
+
+
 def test_the_two_dies_of_a_card_are_one_gpu(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A card with two dies counts as one GPU, because the driver reports energy and limit of the card.
 
@@ -105,7 +122,6 @@ def test_the_two_dies_of_a_card_are_one_gpu(tree: Tree, monkeypatch: pytest.Monk
     by_handle = {
         "amdsmi_get_energy_count": lambda die: ENERGY | {"energy_accumulator": 0 if die % 2 else 1000},
         "amdsmi_get_power_cap_info": lambda die: CAP | {"power_cap": 0 if die % 2 else CAP["power_cap"]},
-        "amdsmi_get_gpu_enumeration_info": lambda die: {"drm_render": 128 + die},
         "amdsmi_get_gpu_activity": lambda die: {"gfx_activity": 50 if die % 2 else 100},
         "amdsmi_get_gpu_vram_usage": lambda die: {"vram_total": 65536, "vram_used": 1024 * die},
     }
@@ -114,7 +130,7 @@ def test_the_two_dies_of_a_card_are_one_gpu(tree: Tree, monkeypatch: pytest.Monk
     devices = discover(tree.root)
     assert [(gpu.index, gpu.limit_watts) for gpu in devices.hardware.gpus] == [(0, 560.0), (2, 560.0)]
     assert [counter.component for counter in devices.counters] == ["gpu[0]", "gpu[2]"]
-    for text, indices in {"128": (0,), "129": (0,), "128-129": (0,), "131": (2,), "129-130": (0, 2)}.items():
+    for text, indices in {"0": (0,), "1": (0,), "0-1": (0,), "3": (2,), "1-2": (0, 2)}.items():
         context = job_context({"SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": text})
         assert job_gpus(context, devices.hardware.gpus, has_all=False) == indices
     sensors = [sensor for sensor in devices.signal_sensors if sensor.part == "gpu[2]"]

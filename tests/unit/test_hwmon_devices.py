@@ -279,26 +279,19 @@ def test_an_intel_limit_of_zero_means_no_limit(tree: Tree) -> None:
     assert knob.is_equivalent("150000000", "150125000")
 
 
-def test_slurm_names_an_intel_gpu_by_the_number_of_its_card_or_render_file(tree: Tree) -> None:
-    """The GPUs of a job are those whose device files Slurm numbers, whichever file gres.conf names.
+def test_slurm_numbers_intel_gpus_from_0(tree: Tree) -> None:
+    """Slurm numbers GPUs by their positions in gres.conf, not by the numbers of their files.
 
-    The graphics of the BMC is card0, so that Slurm's automatic detection names card1 and card2.
+    The graphics of the BMC is card0. The GPUs are card1 and card2, and renderD128 and renderD129.
     """
     for number, address in enumerate(("0000:4d:00.0", "0000:9a:00.0")):
         xe(tree, number, address, {"energy1_input": 1, "power1_max": 300_000_000})
         for file in (f"card{number + 1}", f"renderD{number + 128}"):
             tree.put(f"sys/devices/pci0000:00/{address}/drm/{file}/dev", "226:0")
     gpus = intel_gpu.discover(tree.root).gpus
-    assert [(gpu.minor, gpu.other_minors) for gpu in gpus] == [(128, (1,)), (129, (2,))]
-    for text, indices in {"1": (0,), "2": (1,), "1-2": (0, 1), "128": (0,), "129": (1,), "0": ()}.items():
+    for text, indices in {"0": (0,), "1": (1,), "0-1": (0, 1), "2": (), "128": ()}.items():
         context = job_context({"SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": text})
         assert job_gpus(context, gpus, has_all=False) == indices
-
-
-def test_an_intel_gpu_without_device_files_is_named_by_its_index(tree: Tree) -> None:
-    xe(tree, 0, "0000:4d:00.0", {"energy1_input": 1})
-    (gpu,) = intel_gpu.discover(tree.root).gpus
-    assert (gpu.minor, gpu.device_numbers) == (None, {0})
 
 
 def test_the_tiles_of_an_i915_card_do_not_count(tree: Tree) -> None:

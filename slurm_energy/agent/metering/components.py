@@ -46,12 +46,12 @@ def has_whole_node(context: JobContext, cpu_count: int) -> bool:
 
 
 def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], has_all: bool) -> tuple[int, ...]:
-    """Return the NVML indices of the GPUs that a job has.
+    """Return the indices of the GPUs that a job has.
 
-    Slurm numbers GPUs by the numbers of their device files. If Slurm names no GPUs, a job with all CPUs
-    or an exclusive job has all GPUs. On a node with MIG, Slurm numbers MIG instances instead of GPUs. On a
-    node with MIG, a job with all CPUs or an exclusive job has all GPUs. For other jobs on this node the
-    result is empty (see `is_on_unknown_gpus`).
+    `GpuInfo.slurm_numbers` states how Slurm numbers GPUs. If Slurm names no GPUs, a job with all CPUs or an
+    exclusive job has all GPUs. On a node with MIG, Slurm numbers MIG instances instead of GPUs. On a node
+    with MIG, a job with all CPUs or an exclusive job has all GPUs. For other jobs on this node the result is
+    empty (see `is_on_unknown_gpus`).
 
     Args:
         context: the job as the hook describes it.
@@ -62,7 +62,7 @@ def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], has_all: bool) -> tup
     present = list(gpus)
     if context.gpus is None or has_assumed_gpus(context, present):
         return tuple(gpu.index for gpu in present) if has_all else ()
-    return tuple(gpu.index for gpu in present if not gpu.device_numbers.isdisjoint(context.gpus))
+    return tuple(gpu.index for gpu in present if not gpu.slurm_numbers.isdisjoint(context.gpus))
 
 
 def has_assumed_gpus(context: JobContext, gpus: Iterable[GpuInfo]) -> bool:

@@ -5,8 +5,11 @@ times its resolution; caps are in microwatts. Source: AMD SMI API reference (amd
 amdsmi_get_power_cap_info, amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is
 not used, because it takes two samples and waits 100 ms between them.
 
-Releases of the package differ: before ROCm 6.4 there is no amdsmi_get_gpu_enumeration_info, and some early
-releases state power caps in watts.
+Some early releases of the package state power caps in watts.
+
+GPUs have the indices of the library. Slurm with AutoDetect=rsmi numbers them in the same way: both use the
+order of ROCm SMI, which is that of the PCI addresses. Source: AMD SMI, src/amd_smi/amd_smi_system.cc; Slurm,
+src/plugins/gpu/rsmi/gpu_rsmi.c.
 
 A card with two dies (MI250, MI250X) shows each die as a GPU. The accumulator and the cap of the first die are
 those of the card; those of the second die are 0. Both dies therefore count as one GPU, which has the index of
@@ -20,7 +23,6 @@ import contextlib
 import dataclasses
 import io
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor, WriteStage
@@ -221,27 +223,24 @@ class AmdSmiThrottleSensor(ThrottleSensor):
         return available
 
 
-def discover(root: Path = Path("/")) -> GpuDevices:
+def discover() -> GpuDevices:
     """Open the library AMD SMI and return the GPUs of this node.
 
     Each GPU has the energy counters, settings (knobs) and sensors that it supports.
-
-    Args:
-        root: directory that contains `sys` of the node.
     """
     smi = AmdSmiLibrary.open()
     devices = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
     for index in range(smi.count() if smi else 0):
         assert smi is not None
-        _add(devices, smi, root, index)
+        _add(devices, smi, index)
     return devices
 
 
-def _add(devices: GpuDevices, smi: AmdSmiLibrary, root: Path, index: int) -> None:
-    gpu = _gpu(smi, root, index)
+def _add(devices: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
+    gpu = _gpu(smi, index)
     signals = _signal_sensor(smi, index)
     if devices.gpus and _is_second_die(smi, devices.gpus[-1], gpu):
-        devices.gpus[-1] = dataclasses.replace(devices.gpus[-1], other_minors=tuple(gpu.device_numbers))
+        devices.gpus[-1] = dataclasses.replace(devices.gpus[-1], other_indices=(index,))
         devices.signal_sensors[-1] = AmdSmiCardSensor((devices.signal_sensors[-1], signals))
         return
     devices.gpus.append(gpu)
@@ -259,7 +258,7 @@ def _is_second_die(smi: AmdSmiLibrary, first: GpuInfo, gpu: GpuInfo) -> bool:
 
     The second die has no power cap, and its energy accumulator is 0. Its index follows that of the first die.
     """
-    is_same_card = gpu.name == first.name and gpu.limit_watts is None and not first.other_minors
+    is_same_card = gpu.name == first.name and gpu.limit_watts is None and not first.other_indices
     return is_same_card and _accumulator(smi, gpu.index) == 0 and bool(_accumulator(smi, first.index))
 
 
@@ -275,12 +274,12 @@ def _signal_sensor(smi: AmdSmiLibrary, index: int) -> AmdSmiSignalSensor:
     return AmdSmiSignalSensor(call, smi.constant, index)
 
 
-def _gpu(smi: AmdSmiLibrary, root: Path, index: int) -> GpuInfo:
+def _gpu(smi: AmdSmiLibrary, index: int) -> GpuInfo:
     asic = smi.optional("amdsmi_get_gpu_asic_info", index) or {}
     cap = smi.optional("amdsmi_get_power_cap_info", index) or {}
     return GpuInfo(
         index=index,
-        minor=_render_minor(smi, root, index),
+        minor=None,
         name=str(asic.get("market_name") or "AMD GPU"),
         limit_watts=_watts(cap.get("power_cap")),
         min_limit_watts=_watts(cap.get("min_power_cap")),
@@ -288,17 +287,6 @@ def _gpu(smi: AmdSmiLibrary, root: Path, index: int) -> GpuInfo:
         clocks_mhz=None,
         interface="amdsmi",
     )
-
-
-def _render_minor(smi: AmdSmiLibrary, root: Path, index: int) -> int | None:
-    """Return the minor number of a GPU's render node, such as 128; None if unknown."""
-    enumeration = smi.optional("amdsmi_get_gpu_enumeration_info", index) or {}
-    minor = enumeration.get("drm_render")
-    if isinstance(minor, int):
-        return minor
-    address = smi.optional("amdsmi_get_gpu_device_bdf", index)
-    nodes = (root / f"sys/bus/pci/devices/{address}/drm").glob("renderD*") if address else ()
-    return next((int(node.name.removeprefix("renderD")) for node in nodes), None)
 
 
 def _watts(microwatts: Any) -> float | None:

@@ -9,7 +9,6 @@ Documentation/ABI/testing/sysfs-driver-intel-{xe,i915}-hwmon and drivers/gpu/drm
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from slurm_energy.devices.sysfs import CounterFile, read_text, write_text
 # The chips of single tiles (`i915_gtN`) are part of the card and are excluded.
 _NAMES = ("xe", "i915")
 _CARD, _PACKAGE = 1, 2
-_DEVICE_FILE = re.compile(r"(?:renderD|card)(\d+)")
 _LIMIT_ROUNDING_UW = 250_000
 _DEFAULT_MAX_WATTS = 1000.0
 _REGISTER_RANGE_UJ = 2**18 * 1_000_000
@@ -127,19 +125,17 @@ def _add(devices: IntelGpuDevices, chip: HwmonChip, channel: int, energy: Path) 
     index = len(devices.gpus)
     rated_uw = chip.number(f"power{channel}_rated_max")
     limit_uw = chip.number(f"power{channel}_max")
-    minors = _device_numbers(chip)
     max_watts = rated_uw / 1e6 if rated_uw else None
     devices.gpus.append(
         GpuInfo(
             index=index,
-            minor=next(iter(minors), None),
+            minor=None,
             name=f"Intel GPU ({chip.name})",
             limit_watts=(limit_uw / 1e6 or max_watts) if limit_uw is not None else None,
             min_limit_watts=None,
             max_limit_watts=max_watts,
             clocks_mhz=None,
             interface="intel_gpu",
-            other_minors=minors[1:],
         )
     )
     devices.counters.append(
@@ -148,17 +144,3 @@ def _add(devices: IntelGpuDevices, chip: HwmonChip, channel: int, energy: Path) 
     limit = chip.file(f"power{channel}_max")
     if limit is not None and limit_uw is not None:
         devices.knobs.append(IntelGpuPowerLimit(index, limit))
-
-
-def _device_numbers(chip: HwmonChip) -> tuple[int, ...]:
-    """Return the numbers of a card's device files /dev/dri/renderDN and /dev/dri/cardN, in this order.
-
-    gres.conf may name either file. Slurm's automatic detection names cardN, which often starts at 1, because
-    the graphics of the BMC is card0. Source: Slurm, src/plugins/gpu/oneapi/gpu_oneapi.c.
-    """
-    try:
-        names = sorted((entry.name for entry in (chip.path / "device/drm").iterdir()), reverse=True)
-    except OSError:
-        return ()
-    matches = (_DEVICE_FILE.fullmatch(name) for name in names)
-    return tuple(int(match[1]) for match in matches if match)
