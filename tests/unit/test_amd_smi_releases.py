@@ -141,6 +141,26 @@ def test_the_two_dies_of_a_card_are_one_gpu(tree: Tree, monkeypatch: pytest.Monk
     }
 
 
+@pytest.mark.parametrize(
+    ("energies", "cards"),
+    [
+        ([0, 9, 0, 9], {1: (0,), 3: (2,)}),  # the secondary die is the first one of each card
+        ([0, 9, 0], {0: (), 1: (2,)}),  # the primary die of the first card is lost
+        ([9, 9, 0], {0: (), 1: (2,)}),  # a card with one die beside a card with two
+    ],
+)
+def test_dies_of_different_cards_are_never_one_gpu(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, energies: list[int], cards: dict[int, tuple[int, ...]]
+) -> None:
+    library: Any = install(monkeypatch, amdsmi_get_processor_handles=list(range(len(energies))))
+    library.amdsmi_get_energy_count = lambda die: ENERGY | {"energy_accumulator": energies[die]}
+    library.amdsmi_get_power_cap_info = lambda die: CAP if energies[die] else CAP | {"power_cap": 0}
+    devices = discover(tree.root)
+    assert {gpu.index: gpu.other_indices for gpu in devices.hardware.gpus} == cards
+    limited = {f"amdsmi.power_limit[gpu{index}]" for index, energy in enumerate(energies) if energy}
+    assert {key for key in devices.knobs if key.startswith("amdsmi")} == limited
+
+
 def test_gpus_without_a_count_or_with_a_cap_of_their_own_stay_apart(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,10 @@ GPUs have the indices of the library. Slurm with AutoDetect=rsmi numbers them in
 order of ROCm SMI, which is that of the PCI addresses. Source: AMD SMI, src/amd_smi/amd_smi_system.cc; Slurm,
 src/plugins/gpu/rsmi/gpu_rsmi.c.
 
-A card with two dies (MI250, MI250X) shows each die as a GPU. The accumulator and the cap of the first die are
-those of the card; those of the second die are 0. Both dies therefore count as one GPU, which has the index of
-the first die. Otherwise a job on the second die would seem to use no energy, and a cap of a job on the first
-die would slow it down. Source: Linux, drivers/gpu/drm/amd/pm/swsmu/smu13/aldebaran_ppt.c.
+A card with two dies (MI250, MI250X) shows each die as a GPU. The accumulator and the cap of the primary die
+are those of the card; those of the secondary die are 0. Both dies therefore count as one GPU, which has the
+index of the primary die. Otherwise a job on the secondary die would seem to use no energy, and a cap of a job
+on the primary die would slow it down. Source: Linux, drivers/gpu/drm/amd/pm/swsmu/smu13/aldebaran_ppt.c.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -230,21 +231,24 @@ def discover() -> GpuDevices:
     """
     smi = AmdSmiLibrary.open()
     devices = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
-    for index in range(smi.count() if smi else 0):
-        assert smi is not None
-        _add(devices, smi, index)
+    if smi is None:
+        return devices
+    gpus = [_gpu(smi, index) for index in range(smi.count())]
+    secondary_of = _secondary_dies(gpus, [_accumulator(smi, gpu.index) for gpu in gpus])
+    for gpu in gpus:
+        if gpu.index not in secondary_of.values():
+            _add(devices, smi, gpu, secondary_of.get(gpu.index))
     return devices
 
 
-def _add(devices: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
-    gpu = _gpu(smi, index)
-    signals = _signal_sensor(smi, index)
-    if devices.gpus and _is_second_die(smi, devices.gpus[-1], gpu):
-        devices.gpus[-1] = dataclasses.replace(devices.gpus[-1], other_indices=(index,))
-        devices.signal_sensors[-1] = AmdSmiCardSensor((devices.signal_sensors[-1], signals))
-        return
-    devices.gpus.append(gpu)
-    devices.signal_sensors.append(signals)
+def _add(devices: GpuDevices, smi: AmdSmiLibrary, gpu: GpuInfo, secondary: int | None) -> None:
+    index, signals = gpu.index, _signal_sensor(smi, gpu.index)
+    if secondary is None:
+        devices.gpus.append(gpu)
+        devices.signal_sensors.append(signals)
+    else:
+        devices.gpus.append(dataclasses.replace(gpu, other_indices=(secondary,)))
+        devices.signal_sensors.append(AmdSmiCardSensor((signals, _signal_sensor(smi, secondary))))
     if smi.optional("amdsmi_get_energy_count", index) is not None:
         devices.counters.append(AmdSmiEnergyCounter(smi, gpu))
     if gpu.limit_watts is not None:
@@ -253,18 +257,29 @@ def _add(devices: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
         devices.throttle_sensors.append(AmdSmiThrottleSensor(smi, index))
 
 
-def _is_second_die(smi: AmdSmiLibrary, first: GpuInfo, gpu: GpuInfo) -> bool:
-    """Return whether a GPU is the second die of the card whose first die is the GPU `first`.
+def _secondary_dies(gpus: Sequence[GpuInfo], accumulators: Sequence[int | None]) -> dict[int, int]:
+    """Return the index of each secondary die, by the index of the primary die of the same card.
 
-    The second die has no power cap, and its energy accumulator is 0. Its index follows that of the first die.
+    A secondary die has no power cap, and its energy accumulator is 0. Its index is one above or one below
+    that of its primary die, in the same way for all cards of a node: ROCm SMI, `rocm-smi --showpower`.
+
+    Args:
+        gpus: all GPUs of the library, in the order of their indices.
+        accumulators: energy accumulator of each GPU; None if unknown.
     """
-    is_same_card = gpu.name == first.name and gpu.limit_watts is None and not first.other_indices
-    return is_same_card and _accumulator(smi, gpu.index) == 0 and bool(_accumulator(smi, first.index))
+    counts = dict(zip(gpus, accumulators, strict=True))
+    secondary = {gpu.index for gpu in gpus if gpu.limit_watts is None and counts[gpu] == 0}
+    orders: list[dict[int, int]] = []
+    for step in (1, -1):
+        pairs = {gpu.index: gpu.index + step for gpu in gpus if counts[gpu] and gpu.index + step in secondary}
+        orders.append({one: other for one, other in pairs.items() if gpus[one].name == gpus[other].name})
+    return next((pairs for pairs in orders if len(pairs) == len(secondary)), orders[0])
 
 
-def _accumulator(smi: AmdSmiLibrary, index: int) -> Any:
+def _accumulator(smi: AmdSmiLibrary, index: int) -> int | None:
     energy = smi.optional("amdsmi_get_energy_count", index)
-    return energy.get("energy_accumulator") if isinstance(energy, dict) else None
+    count = energy.get("energy_accumulator") if isinstance(energy, dict) else None
+    return count if isinstance(count, int) else None
 
 
 def _signal_sensor(smi: AmdSmiLibrary, index: int) -> AmdSmiSignalSensor:

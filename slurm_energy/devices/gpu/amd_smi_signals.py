@@ -113,7 +113,7 @@ class AmdSmiCardSensor(SignalSensor):
     """Reader of the signals of a card with several dies, which counts as one GPU.
 
     Args:
-        dies: sensors of the dies. The signals of the card have the part of the first die.
+        dies: sensors of the dies. The signals of the card have the part of the first sensor.
     """
 
     def __init__(self, dies: Sequence[SignalSensor]) -> None:
