@@ -92,7 +92,7 @@ def test_the_dies_of_an_amd_socket_are_counted_once(tree: Tree, monkeypatch: pyt
     tree.put("proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\n")
     counters, notes = perf_energy.discover(tree.root)
     assert [cpu for _, config, cpu in kernel.opened if config == 2] == [0, 64]
-    assert notes == ["perf: 3 dies repeat their socket's counter and are excluded"]
+    assert notes == ["perf: 3 CPUs repeat their socket's counter and are excluded"]
     for counter in counters:
         counter.close()
 
@@ -103,8 +103,30 @@ def test_the_dies_of_an_intel_package_have_counters_of_their_own(
     kernel = Kernel(monkeypatch)
     pmu(tree, cpus="0,8").cores(16, packages=1)
     tree.put("proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\n")
+    for cpu in range(16):
+        tree.put(f"sys/devices/system/cpu/cpu{cpu}/topology/die_id", cpu // 8)
     counters, _ = perf_energy.discover(tree.root)
     assert [cpu for _, config, cpu in kernel.opened if config == 2] == [0, 8]
+    for counter in counters:
+        counter.close()
+
+
+@pytest.mark.parametrize("dies", [1, 2])
+def test_a_package_of_which_all_cpus_are_in_the_mask_is_counted_once(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, dies: int
+) -> None:
+    """Since Linux 7.0, the powercap driver shows all CPUs of each Intel package, which read one counter.
+
+    Source: kernel, "powercap: intel_rapl: Expose all package CPUs in PMU cpumask".
+    """
+    kernel = Kernel(monkeypatch)
+    pmu(tree, cpus="0-15").cores(16, packages=2)
+    tree.put("proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\n")
+    for cpu in range(16):
+        tree.put(f"sys/devices/system/cpu/cpu{cpu}/topology/die_id", cpu % 8 * dies // 8)
+    counters, notes = perf_energy.discover(tree.root)
+    assert [cpu for _, config, cpu in kernel.opened if config == 2] == [0, 8]
+    assert notes == ["perf: 14 CPUs repeat their socket's counter and are excluded"]
     for counter in counters:
         counter.close()
 

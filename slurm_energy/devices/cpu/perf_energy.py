@@ -6,7 +6,8 @@ starts when the event is opened. Opening an event requires CAP_PERFMON or perf_e
 kernel, arch/x86/events/rapl.c and include/uapi/linux/perf_event.h; man 2 perf_event_open.
 
 AMD processors have one counter per socket. In some kernels (6.9 to 6.12), `cpumask` nevertheless has one CPU
-per die, for example 12 CPUs on a socket of Zen 4.
+per die, for example 12 CPUs on a socket of Zen 4. If Intel's PMU belongs to the powercap driver, `cpumask`
+has all CPUs of each package since Linux 7.0. Source: kernel, drivers/powercap/intel_rapl_common.c.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
     except ValueError:
         cpus = ()
     counters: list[EnergyCounter] = []
-    cpus, notes = _without_repeated_dies(root, cpus)
+    cpus, notes = _without_repeated_counters(root, cpus)
     for name, config, microjoules in energy_events(root) if pmu_type is not None else []:
         for cpu in cpus:
             try:
@@ -112,20 +113,26 @@ def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
     return counters, notes
 
 
-def _without_repeated_dies(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], list[str]]:
-    """Remove the CPUs of AMD dies whose events repeat the energy counter of their socket.
+def _without_repeated_counters(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], list[str]]:
+    """Remove the CPUs whose events repeat the energy counter of another CPU.
+
+    On AMD processors, and if a die has several CPUs in `cpus`, only the first CPU of each package remains.
+    Otherwise each die has a counter of its own.
 
     Returns:
-        (remaining CPUs, a note if CPUs were removed). No CPU is removed if the processor is not from AMD, or
-        if the socket of a CPU is unknown.
+        (remaining CPUs, a note if CPUs were removed). No CPU is removed if the place of a CPU is unknown.
     """
+    amd = is_amd(root)
     first: dict[int, int] = {}
-    for cpu in cpus if is_amd(root) else ():
-        package = read_number(root / _CPU / f"cpu{cpu}/topology/physical_package_id")
-        if package is None:
+    dies: set[tuple[int, int]] = set()
+    for cpu in cpus:
+        folder = root / _CPU / f"cpu{cpu}/topology"
+        package, die = read_number(folder / "physical_package_id"), read_number(folder / "die_id")
+        if package is None or (die is None and not amd):
             return cpus, []
         first.setdefault(package, cpu)
-    if not 0 < len(first) < len(cpus):
-        return cpus, []
+        dies.add((package, die or 0))
     left_out = len(cpus) - len(first)
-    return tuple(first.values()), [f"perf: {left_out} dies repeat their socket's counter and are excluded"]
+    if left_out == 0 or (not amd and len(dies) == len(cpus)):
+        return cpus, []
+    return tuple(first.values()), [f"perf: {left_out} CPUs repeat their socket's counter and are excluded"]
