@@ -87,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             jobs += _fetch(args, job_id, decisions_by_job, scopes)
         except NotFoundError as error:
-            if len(ids) == 1 and (_still_running(args, job_id) or _deferred(args, job_id)):
+            single = len(ids) == 1 and _is_text(args)
+            if single and (_still_running(args, job_id) or _deferred(args, job_id)):
                 return EXIT_OK
             raise _explained(args, job_id, error) from None
     if args.json:
@@ -106,9 +107,14 @@ def run(args: argparse.Namespace) -> int:
         if len(jobs) > 1:
             raise UsageError("--png", f"it shows one job, not {len(jobs)}", "use --html to compare")
         write_png(jobs[0], args.png)
-    if not (args.json or args.html or args.png):
+    if _is_text(args):
         _print_labels(args, jobs, decisions_by_job)
     return EXIT_OK
+
+
+def _is_text(args: argparse.Namespace) -> bool:
+    """Return whether the command prints text, and neither prints JSON nor writes a file."""
+    return not (args.json or args.html or args.png)
 
 
 def _fetch(
@@ -188,7 +194,11 @@ def _explained(args: argparse.Namespace, job_id: str, error: NotFoundError) -> N
         why = f"it has not started ({state}){_budget_clause(args, job_id)}"
         return NotFoundError(subject, why, "its energy record arrives when it ends")
     if state in RUNNING:
-        todo = "run senergy job on its node for its energy so far"
+        todo = (
+            "run senergy job on its node for its energy so far"
+            if _is_text(args)
+            else "its energy record arrives when it ends"
+        )
         return NotFoundError(subject, f"it has not ended ({state}){_budget_clause(args, job_id)}", todo)
     reason = f"it ended ({state}) without an energy record so far"
     return NotFoundError(subject, reason, "see senergy status")
@@ -232,7 +242,7 @@ def _deferred(args: argparse.Namespace, job_id: str) -> bool:
         return False
     style = Style(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
     lines = list(dict.fromkeys(line for job in jobs for line in deferral_lines(job, style)))
-    if not lines or args.json or args.html or args.png:
+    if not lines:
         return False
     emit_fitted(
         [f"Job {job_id} has not started. senergy prio {job_id} shows its place in the queue.", *lines]

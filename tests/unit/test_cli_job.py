@@ -14,6 +14,7 @@ import report_examples as examples
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError
+from slurm_energy.protocol import agent_socket
 from slurm_energy.slurm import job_state
 from slurm_energy.slurm.command import Command
 
@@ -313,3 +314,22 @@ def test_a_running_job_of_this_node_shows_its_energy_so_far(
         == "Job 99 is still running; energy so far on this node: cpu 1.23 kJ, dram unknown.\n"
     )
     assert agent["question"] == {"op": "energy", "job_id": 99}
+
+
+@pytest.mark.parametrize("form", [["--json"], ["--html", "label.html"], ["--png", "power.png"]])
+def test_a_running_job_has_neither_a_document_nor_a_file(
+    form: list[str],
+    controller: fake_controller.FakeController,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A script must not get a sentence instead of JSON, or success without the file."""
+    answer = {"ok": True, "components": {"cpu": 1234.5}}
+    monkeypatch.setattr(agent_socket, "ask_agent", lambda path, message: answer)
+    monkeypatch.setattr(job_state, "read_job_state", lambda job_id: "RUNNING")
+    monkeypatch.chdir(tmp_path)
+    assert main(["job", "99", *form]) == 6
+    said = "job 99: it has not ended (RUNNING): its energy record arrives when it ends"
+    assert capsys.readouterr() == ("", f"senergy: error: {said}\n")
+    assert list(tmp_path.iterdir()) == []
