@@ -6,6 +6,7 @@ import argparse
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from slurm_energy.setup.dialogue import SetupOutcome
     from slurm_energy.setup.own_files import OwnFiles
     from slurm_energy.setup.plan import PlanOptions, Role, SetupPlan
+    from slurm_energy.setup.removal import FileReversal
     from slurm_energy.setup.site import SlurmSite
 
 HELP = "configure slurm-energy and Slurm on this host, or undo that"
@@ -291,14 +293,18 @@ def _undo(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue) -
     from slurm_energy.setup.undo import UndoRun
 
     journal = SetupJournal()
-    if not journal.entries:
+    if not journal.entries and not (args.dry_run and args.json):
         _print_undone(args, SetupOutcome())
         return EXIT_OK
     if args.dry_run:
-        undo = UndoRun(journal, own, dialogue, UnitManager())
-        for reversal in undo.preview():
+        reversals = UndoRun(journal, own, dialogue, UnitManager()).preview()
+        units = [one.path for one in journal.entries if one.action == "unit"]
+        if args.json:
+            emit_json(_undo_document(reversals, units))
+            return EXIT_OK
+        for reversal in reversals:
             dialogue.show_planned_reversal(reversal)
-        emit(f"would stop {one.path}" for one in journal.entries if one.action == "unit")
+        emit(f"would stop {unit}" for unit in units)
         return EXIT_OK
     with journal.locked():
         for line in settle(journal):
@@ -306,6 +312,23 @@ def _undo(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue) -
         outcome = UndoRun(journal, own, dialogue, UnitManager()).execute()
     _print_undone(args, outcome)
     return outcome.exit_code
+
+
+def _undo_document(reversals: Sequence[FileReversal], units: Sequence[str]) -> dict[str, Any]:
+    """Return what an undo would change, as a document for JSON.
+
+    Args:
+        reversals: planned reversals of files.
+        units: units that undo would stop.
+    """
+    kept = [one for one in reversals if one.keep]
+    made = [one for one in reversals if not one.keep]
+    return {
+        "changes": [{"path": str(one.file.path), "diff": one.diff()} for one in made],
+        "services": list(units),
+        "by_hand": [f"{one.file.path}: {one.remark}" for one in made if one.remark],
+        "kept": [f"{one.file.path} {one.remark}" for one in kept if one.remark],
+    }
 
 
 def _print_undone(args: argparse.Namespace, outcome: SetupOutcome) -> None:

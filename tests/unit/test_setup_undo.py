@@ -4,10 +4,13 @@ slurmctld does not start if JobSubmitPlugins names lua and job_submit.lua is mis
 host in this state.
 """
 
+import json
+
 import pytest
 from test_setup_sites import Agreement, Host, slurm  # noqa: F401
 
-from slurm_energy.setup import hunk, slurm_conf_edit
+from slurm_energy.cli.main import main
+from slurm_energy.setup import hunk, journal, slurm_conf_edit
 
 pytestmark = pytest.mark.usefixtures("slurm")
 OWN_LINE = "# slurm-energy setup: checks energy flags in slurmctld\nJobSubmitPlugins=lua\n"
@@ -47,3 +50,23 @@ def test_items_in_a_line_of_another_form_are_left_to_the_administrator(line):
     change = slurm_conf_edit.add_items("A=1\n", "PrologFlags", ["Alloc"], "why")
     text = hunk.apply("A=1\n", [change]).replace("PrologFlags=Alloc\n", line)
     assert hunk.revert(text, [change]) == (text, [change])
+
+
+def test_a_dry_run_as_json_is_one_document(tmp_path, monkeypatch, capsys):
+    host = Host(tmp_path, "opt")
+    host.setup()
+    script, config = host.conf.with_name("job_submit.lua"), tmp_path / "etc/slurm/energy.toml"
+    config.write_text(f"{config.read_text()}# the site\n")
+    before = host.tree()
+    monkeypatch.setattr(journal.SetupJournal.__init__, "__defaults__", (host.journal.directory,))
+    assert main(["setup", "undo", "--dry-run", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    diffs = {change["path"]: change["diff"] for change in document["changes"]}
+    assert "-JobSubmitPlugins=lua" in diffs[str(host.conf)]
+    assert diffs[str(script)][:2] == [f"--- {script}", "+++ /dev/null"]
+    assert document["services"] == ["senergyctld.service"] and document["by_hand"] == []
+    assert [line.partition(" ")[0] for line in document["kept"]] == [str(config)]
+    assert host.tree() == before
+    host.undo()
+    assert main(["setup", "undo", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == []
