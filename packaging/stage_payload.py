@@ -60,7 +60,11 @@ SYSTEM_FILES = {
     ),
 }
 """Paths of the files in packaging/files, by suffix."""
-TEMPLATE_PATHS = {"/opt/slurm-energy/bin": f"/{LIBRARY}/bin", "/usr/local/lib/slurm-energy": f"/{LIBRARY}"}
+TEMPLATE_PATHS = {
+    "/opt/slurm-energy/bin": f"/{LIBRARY}/bin",
+    "/usr/local/lib/slurm-energy": f"/{LIBRARY}",
+    "/usr/local/bin/senergy": "/usr/bin/senergy",
+}
 """Default paths in the templates of site files, and those of the packages."""
 PLUGIN_SOURCES = ("spank", "prolog_epilog", "plugins", "packaging")
 LAUNCHER = """\
@@ -127,10 +131,7 @@ def stage_python(payload: Payload, wheels: Path) -> None:
         wheel_contents.unpack(build_wheel(Path(folder)), own, keep_tests=True)
     _separate_lab(payload, own)
     for template in (own / "slurm_energy/templates/site").glob("*.j2"):
-        text = template.read_text()
-        for path, packaged in TEMPLATE_PATHS.items():
-            text = text.replace(f'default = "{path}"', f'default = "{packaged}"')
-        template.write_text(text)
+        template.write_text(with_packaged_paths(template.read_text()))
     python = payload.system["python"]
     payload.link(BASE, LIBRARY / f"lib/python{python}/site-packages", "../../site-packages")
     payload.link(BASE, LIBRARY / "bin/python3", f"/usr/bin/python{python}")
@@ -141,6 +142,13 @@ def stage_python(payload: Payload, wheels: Path) -> None:
     for name, (package, folder, module) in COMMANDS.items():
         payload.write(package, LIBRARY / "bin" / name, LAUNCHER.format(module=module), 0o755)
         payload.link(package, f"{folder}/{name}", f"../lib/slurm-energy/bin/{name}")
+
+
+def with_packaged_paths(template: str) -> str:
+    """Return the text of a template of a site file with the default paths of the packages."""
+    for path, packaged in TEMPLATE_PATHS.items():
+        template = template.replace(f'default = "{path}"', f'default = "{packaged}"')
+    return template
 
 
 def build_wheel(folder: Path) -> Path:

@@ -7,6 +7,7 @@ installed Slurm.
 from __future__ import annotations
 
 import configparser
+import importlib
 import re
 import shutil
 import subprocess
@@ -96,6 +97,14 @@ def test_removal_of_the_rpm_package_keeps_records_that_wait_for_delivery(tmp_pat
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert record.exists()
     assert f"remain in {tmp_path}/var/lib/senergy;" in done.stdout
+
+
+def test_templates_of_the_packages_name_no_file_of_an_installation_by_hand(monkeypatch):
+    monkeypatch.syspath_prepend(PACKAGING)
+    with_packaged_paths = importlib.import_module("stage_payload").with_packaged_paths
+    for template in sorted((ROOT / "slurm_energy/templates/site").glob("*.j2")):
+        defaults = re.findall(r'default = "([^"]*)"', with_packaged_paths(template.read_text()))
+        assert not [path for path in defaults if path.startswith(("/opt/", "/usr/local/"))], template.name
 
 
 def test_bash_completion_is_suggested():
