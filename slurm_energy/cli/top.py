@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -166,7 +167,7 @@ def _draw(args: argparse.Namespace, lines: list[str]) -> None:
     if args.once or not _is_screen():
         emit([*lines, ""])
     else:
-        columns, rows = os.get_terminal_size()
-        visible = [escape_controls(line)[:columns] for line in lines[: rows - 1]]
+        columns, rows = shutil.get_terminal_size()  # replaces the size 0 of a serial console by 80 x 24
+        visible = [escape_controls(line)[:columns] for line in lines[: max(1, rows - 1)]]
         emit_verbatim(["\x1b[H\x1b[J" + visible[0], *visible[1:]])
     sys.stdout.flush()

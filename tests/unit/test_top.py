@@ -6,6 +6,8 @@ The agent's responses have the form that docs/reference/protocol.md specifies.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,24 @@ def test_json_is_a_line_per_refresh_until_interrupted(
     assert main(["top", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["watts"]["cpu"] for line in lines] == [200.0] * 3
+
+
+@pytest.mark.parametrize("size", [(0, 0), (80, 1)])
+def test_a_terminal_without_a_size_or_with_one_row_shows_the_node(
+    asked: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    size: tuple[int, int],
+) -> None:
+    # A serial console has the size 0 x 0.
+    asked += [STATUS]
+    monkeypatch.setenv("TERM", "vt220")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("LINES", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size(size))
+    assert main(["top"]) == 0
+    assert "n1  unknown W" in capsys.readouterr().out
 
 
 def test_an_unusable_interval_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
