@@ -54,7 +54,9 @@ def screen(status: Mapping[str, Any], clock: str, glyphs: Glyphs, full_bar_watts
     for name, watts in (status.get("watts") or {}).items():
         share = None if watts is None or full_bar_watts <= 0 else watts / full_bar_watts
         lines.append(f"{name:<10} {_watts(watts)} W  {share_bar(share, _BAR, glyphs)}")
-    if all(watts is None for watts in (status.get("watts") or {}).values()):
+    if not status.get("watts"):
+        lines.append("this node has no energy counter; senergy doctor shows the cause")
+    elif all(watts is None for watts in status["watts"].values()):
         lines.append("no power yet: the first mean follows with the next refresh")
     return [*lines, "", *_jobs(status.get("jobs") or [])]
 

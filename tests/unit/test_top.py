@@ -115,6 +115,13 @@ def test_json_is_a_line_per_refresh_until_interrupted(
     assert [line["watts"]["cpu"] for line in lines] == [200.0] * 3
 
 
+def test_a_node_without_counters_promises_no_power() -> None:
+    assert "no power yet" in "\n".join(screen({**STATUS, "watts": {"cpu": None}}, "", ASCII, 0.0))
+    shown = "\n".join(screen({**STATUS, "watts": {}}, "", ASCII, 0.0))
+    assert "no power yet" not in shown
+    assert "this node has no energy counter" in shown
+
+
 @pytest.mark.parametrize("size", [(0, 0), (80, 1)])
 def test_a_terminal_without_a_size_or_with_one_row_shows_the_node(
     asked: list[dict[str, Any]],
