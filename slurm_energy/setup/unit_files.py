@@ -24,6 +24,7 @@ _DEFAULT_USER: Final = "slurm"
 _TEMPLATES: Final = Path("/etc/slurm/energy-templates")
 _COMMENT: Final = re.compile(r"^[ \t]*[#;].*\n?", re.MULTILINE)
 _SETTING: Final = re.compile(r"^[ \t]*(ExecStart|Environment)[ \t]*=[ \t]*(.*)$", re.MULTILINE)
+_CONDITION: Final = re.compile(r"^[ \t]*(Condition\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PATH: Final = r"""(?:"([^"]+)|'([^']+)|([^\s"']+))"""
 _CONFIG_OPTION: Final = re.compile(rf"""(?:^|[\s"'])--config(?:=|["']?\s+){_PATH}""")
 _CONFIG_VARIABLE: Final = re.compile(rf"""(?:^|[\s"'])SENERGY_CONFIG={_PATH}""")
@@ -43,7 +44,7 @@ def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str, config: P
         config: path of energy.toml.
 
     Raises:
-        ConfigError: the unit of a package or of the site reads another file than `config`.
+        ConfigError: the unit of a package or of the site reads or requires another file than `config`.
     """
     if name == "senergyctld" and not site.has_usual_conf:
         return [*_unit(name, site, own, user, config), *_environment(site, own)]
@@ -95,22 +96,47 @@ def _paths(program: Path, config: Path) -> dict[str, str]:
 
 
 def _check_installed_unit(unit: str, own: OwnFiles, config: Path) -> None:
-    """Raise an error if an installed unit reads another configuration file than `config`.
+    """Raise an error if an installed unit reads another configuration file than `config`, or never starts.
 
-    Setup does not change an installed unit. The site can name the file in a unit or a drop-in of its own.
+    systemd skips a unit silently if its condition names a file that does not exist. Setup does not change an
+    installed unit. The site can name the file in a unit or a drop-in of its own.
     """
     local = own.root / LOCAL_UNITS / unit
     path = local if local.exists() else own.packaged_unit(unit)
     if path is None:
         return
     files = (path, *sorted(local.with_name(f"{unit}.d").glob("*.conf")))
-    file = _config_path("\n".join(read_site_file(one).text for one in files))
+    text = "\n".join(read_site_file(one).text for one in files)
+    file = _config_path(text)
     if Path(file) == config.absolute():
+        _check_condition(text, unit, own.root, config)
         return
     if config == DEFAULT_PATH:
         raise ConfigError(str(config), f"{path} reads {file}", f"use --config {file}")
     todo = f"use {DEFAULT_PATH}, or first name the file in the lines of a drop-in: systemctl edit {unit}"
     raise ConfigError(str(config), f"{path} does not read this file", todo)
+
+
+def _check_condition(text: str, unit: str, root: Path, config: Path) -> None:
+    """Raise an error if systemd would skip a unit because it requires another file than `config`.
+
+    Args:
+        text: text of the unit, followed by that of its drop-ins in the order of their names.
+        unit: name of the unit.
+        root: directory that contains etc and usr.
+        config: path of energy.toml.
+    """
+    required: list[str] = []
+    for name, value in _CONDITION.findall(_COMMENT.sub("", text)):
+        if not value:  # an empty line removes the conditions of the lines before
+            required = []
+        elif name == "ConditionPathExists" and value.startswith("/"):
+            required.append(value)
+    for path in required:
+        if Path(path) != config.absolute() and not (root / path.removeprefix("/")).exists():
+            why = f"{unit} starts only if {path} exists"
+            todo = f"replace its ConditionPathExists in the section Unit of a drop-in: systemctl edit {unit}"
+            raise ConfigError(str(config), why, todo)
 
 
 def _config_path(text: str) -> str:

@@ -118,6 +118,26 @@ def test_the_last_drop_in_decides(packaged):
             unit_changes("senergyd", packaged.site(), packaged.own, "slurm", other)
 
 
+def test_a_unit_that_systemd_would_skip_is_refused(packaged):
+    """The condition of the unit still names the default path, as in the packages."""
+    config = packaged.root / "site/energy.toml"
+    unit = packaged.root / "usr/lib/systemd/system/senergyd.service"
+    unit.write_text(f"[Unit]\nConditionPathExists={DEFAULT_PATH}\n{unit.read_text()}")
+    drop_in = packaged.root / "etc/systemd/system/senergyd.service.d/override.conf"
+    drop_in.parent.mkdir(parents=True)
+    start = f"[Service]\nExecStart=\nExecStart=/usr/sbin/senergyd --config {config}\n"
+    drop_in.write_text(start)
+    with pytest.raises(ConfigError, match=f"senergyd.service starts only if {DEFAULT_PATH} exists"):
+        plan(packaged, Role.NODE, config)
+    drop_in.write_text(f"[Unit]\nConditionPathExists=\nConditionPathExists={config}\n{start}")
+    assert plan(packaged, Role.NODE, config).services == ["senergyd.service"]
+    drop_in.write_text(start)
+    default = packaged.root / DEFAULT_PATH.relative_to("/")
+    default.parent.mkdir(parents=True, exist_ok=True)
+    default.touch()
+    assert plan(packaged, Role.NODE, config).services == ["senergyd.service"]
+
+
 def test_a_second_setup_without_the_file_of_the_first_is_refused(tmp_path):
     host = Host(tmp_path, "plain")
     for unit in (tmp_path / "usr/lib/systemd/system").iterdir():
