@@ -99,6 +99,28 @@ def test_energy_follows_the_page_of_jobstats(
     assert done.stdout == (expected if energy else "page\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-c", "c1", "12"],
+        ["12", "-c", "c1"],
+        ["-cc1", "12"],
+        ["--cluster", "c1", "12"],
+        ["--cluster=c1", "12"],
+    ],
+)
+def test_jobstats_of_another_cluster_shows_the_energy_of_its_job(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    environment = os.environ | {
+        "JOBSTATS": program(tmp_path / "jobstats", "echo page"),
+        "SENERGY": program(tmp_path / "senergy", 'echo "$*"'),
+    }
+    wrapper = EXAMPLES / "jobstats" / "jobstats-energy"
+    done = subprocess.run([wrapper, *arguments], env=environment, capture_output=True, text=True, check=True)
+    assert "acct -X -j 12 -M c1 -o" in done.stdout
+
+
 def test_jobstats_is_kept_if_there_is_no_energy(tmp_path: Path) -> None:
     environment = os.environ | {
         "JOBSTATS": program(tmp_path / "jobstats", "echo page"),
