@@ -57,3 +57,8 @@ def test_source_files_that_a_page_names_exist(page: Path) -> None:
     paths = set(re.findall(r"`([\w.-]+(?:/[\w.-]+)+\.(?:py|c|h|lua|md|sh))`", prose(page)))
     missing = [path for path in sorted(paths) if not any(file.endswith(f"/{path}") for file in SOURCES)]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_tables_of_budgets_have_double_brackets(page: Path) -> None:
+    assert "`[budgets]`" not in page.read_text(encoding="utf-8"), "energy.toml would be refused"
