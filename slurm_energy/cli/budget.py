@@ -115,7 +115,8 @@ def _configure_history(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=budget_requests.DEFAULT_POINTS,
-        help=f"points per budget, up to {budget_requests.MAX_POINTS} (default %(default)s)",
+        help=f"points per budget, up to {budget_requests.MAX_POINTS} "
+        f"(default {budget_requests.DEFAULT_POINTS})",
     )
     parser.add_argument(
         "--ascii", action="store_true", help="ASCII characters only, the default on terminals without UTF-8"

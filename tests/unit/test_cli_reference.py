@@ -25,6 +25,7 @@ EXAMPLES = [
 def test_the_command_reference_is_current() -> None:
     stale = "run: python -m slurm_energy.cli.reference > docs/reference/cli.md"
     assert (DOCS / "reference/cli.md").read_text() == reference.page(), stale
+    assert "%(" not in reference.page(), "a placeholder of argparse"
 
 
 def test_the_configuration_reference_is_current() -> None:

@@ -41,6 +41,7 @@ def test_a_page_has_all_options_and_examples(
     plain = re.sub(r"\\f[BIR]|\\&", "", page).replace(r"\-", "-")
     options = re.findall(r"^  +(--?[\w-]+)", capsys.readouterr().out, re.MULTILINE)
     assert [name for name in options if name not in plain] == []
+    assert "%(" not in plain, "a placeholder of argparse"
     for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
         assert f'.SH "{heading}"' in page, heading
     assert f"\nsenergy-{command} - " in plain
