@@ -25,15 +25,13 @@ EPILOG = """\
 The label states energy, time, hardware, emissions with their basis, and the quality of the measurement. With
 --work it also states energy and time per unit: the number of images, tokens, steps or cells that the job has
 processed. An array or heterogeneous job needs the id of one task or component. senergy job shows settings,
-power over time and advice.
+power over time and advice. Exit code 6: the job is unknown or has no record yet.
 
 examples:
   senergy label 12
   senergy label 12 --work 1281167 --unit image
   senergy label 12_3 --svg label.svg
   senergy label 12 --json
-
-exit codes: 6: the job is unknown or has no record yet
 """
 
 

@@ -44,6 +44,7 @@ def test_a_page_has_all_options_and_examples(
     assert "%(" not in plain, "a placeholder of argparse"
     for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
         assert f'.SH "{heading}"' in page, heading
+    assert re.search(r'\.SH "EXIT STATUS"\n\.TP', page)
     assert f"\nsenergy-{command} - " in plain
 
 
