@@ -78,5 +78,5 @@ def _of_records(args: argparse.Namespace, why: str) -> dict[str, Any]:
     client = connection.connect(args)
     jobs, answer = acct_query.jobs_of_records(args, client, why)
     rows = acct_query.with_all_values(rows_of_records(jobs), client)
-    notes = [f"without Slurm's accounting ({why}): finished jobs with energy records only"]
+    notes = [f"without Slurm's accounting ({why}): only finished jobs with energy records, and running jobs"]
     return acct_json.built_document(rows, str(answer.get("scope", "all")), notes)
