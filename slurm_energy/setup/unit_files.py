@@ -118,7 +118,10 @@ def _check_installed_unit(unit: str, own: OwnFiles, config: Path) -> None:
 
 
 def _check_condition(text: str, unit: str, root: Path, config: Path) -> None:
-    """Raise an error if systemd would skip a unit because it requires another file than `config`.
+    """Raise an error if systemd would skip a unit because it requires another energy.toml than `config`.
+
+    Other conditions are not checked. For example, a site may start the daemon only on nodes with some device,
+    or only after the mount of a file system that is absent during setup.
 
     Args:
         text: text of the unit, followed by that of its drop-ins in the order of their names.
@@ -130,13 +133,22 @@ def _check_condition(text: str, unit: str, root: Path, config: Path) -> None:
     for name, value in _CONDITION.findall(_COMMENT.sub("", text)):
         if not value:  # an empty line removes the conditions of the lines before
             required = []
-        elif name == "ConditionPathExists" and value.startswith("/"):
+        elif name == "ConditionPathExists" and _names_config(value):
             required.append(value)
     for path in required:
         if Path(path) != config.absolute() and not (root / path.removeprefix("/")).exists():
             why = f"{unit} starts only if {path} exists"
             todo = f"replace its ConditionPathExists in the section Unit of a drop-in: systemctl edit {unit}"
             raise ConfigError(str(config), why, todo)
+
+
+def _names_config(value: str) -> bool:
+    """Return whether the value of a condition is the plain path of a configuration file.
+
+    A path with `%` contains specifiers, which only systemd can expand. A path after `!` must not exist, and
+    one after `|` is only one of several alternatives.
+    """
+    return value.startswith("/") and "%" not in value and Path(value).suffix == DEFAULT_PATH.suffix
 
 
 def _config_path(text: str) -> str:

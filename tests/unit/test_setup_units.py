@@ -138,6 +138,19 @@ def test_a_unit_that_systemd_would_skip_is_refused(packaged):
     assert plan(packaged, Role.NODE, config).services == ["senergyd.service"]
 
 
+@pytest.mark.parametrize(
+    "condition",
+    ["/dev/nvidiactl", "/scratch/.mounted", "%E/site/energy.toml", "/etc/%H/energy.toml", "|/a.toml"],
+)
+def test_other_conditions_of_a_unit_are_not_checked(packaged, condition):
+    """A condition that does not hold now may hold when senergyd starts."""
+    directory = packaged.root / "etc/systemd/system/senergyd.service.d"
+    directory.mkdir(parents=True)
+    (directory / "override.conf").write_text(f"[Unit]\nConditionPathExists={condition}\n")
+    changes = unit_changes("senergyd", packaged.site(), packaged.own, "slurm", DEFAULT_PATH)
+    assert not [change for change in changes if change.path.suffix == ".service"]
+
+
 def test_a_second_setup_without_the_file_of_the_first_is_refused(tmp_path):
     host = Host(tmp_path, "plain")
     for unit in (tmp_path / "usr/lib/systemd/system").iterdir():
