@@ -9,6 +9,7 @@ from slurm_energy.config.loader import DEFAULT_PATH
 from slurm_energy.errors import ConfigError
 from slurm_energy.setup.plan import PlanOptions, Role, make_plan
 from slurm_energy.setup.unit_files import unit_changes
+from slurm_energy.templates import find, render
 
 pytestmark = pytest.mark.usefixtures("slurm")
 LINES = {"senergyctld": 2, "senergyd": 4}
@@ -136,6 +137,15 @@ def test_a_unit_that_systemd_would_skip_is_refused(packaged):
     default.parent.mkdir(parents=True, exist_ok=True)
     default.touch()
     assert plan(packaged, Role.NODE, config).services == ["senergyd.service"]
+
+
+def test_the_drop_in_of_the_page_replaces_each_setting_that_names_the_file():
+    values = {"bin": "/usr/lib/slurm-energy/bin", "config": "/site/energy.toml"}
+    lines = render(find("senergyd.service", Path("/nonexistent")), values, lambda raw: None).splitlines()
+    named = [line for line in lines if values["config"] in line]
+    assert len(named) == LINES["senergyd"]
+    page = (Path(__file__).parents[2] / "docs/setup.md").read_text()
+    assert [line for line in named if f"\n{line.partition('=')[0]}=\n{line}\n" not in page] == []
 
 
 @pytest.mark.parametrize(
