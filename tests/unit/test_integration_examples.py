@@ -95,7 +95,12 @@ def test_energy_follows_the_page_of_jobstats(
     wrapper = EXAMPLES / "jobstats" / "jobstats-energy"
     done = subprocess.run([wrapper, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code
-    expected = f"page\n\nEnergy (senergy job {arguments[-1]} has the details)\n{arguments[-1]}\n"
+    title = (
+        "Energy (cluster c1)"
+        if "c1" in arguments
+        else f"Energy (senergy job {arguments[-1]} has the details)"
+    )
+    expected = f"page\n\n{title}\n{arguments[-1]}\n"
     assert done.stdout == (expected if energy else "page\n")
 
 
@@ -107,6 +112,7 @@ def test_energy_follows_the_page_of_jobstats(
         ["-cc1", "12"],
         ["--cluster", "c1", "12"],
         ["--cluster=c1", "12"],
+        ["--clus", "c1", "12"],
     ],
 )
 def test_jobstats_of_another_cluster_shows_the_energy_of_its_job(
