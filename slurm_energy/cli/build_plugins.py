@@ -250,6 +250,7 @@ def _update(args: argparse.Namespace) -> int:
     from slurm_energy.slurm import installation, plugin_update
 
     errors: list[EnergyError] = []
+    states: list[PluginState] = []
     try:
         plugin_update.update_spank(args.slurm_prefix, print_progress)
     except EnergyError as error:
@@ -260,9 +261,26 @@ def _update(args: argparse.Namespace) -> int:
         pass  # a login node has no daemon that loads the other plugins
     else:
         errors += plugin_update.update_exact(slurm, args.conf, args.slurm_source, print_progress)
+        states = _states_in_use(args, slurm) if args.json else []
     for failure in errors:
         print_error(failure)
+    if args.json:
+        _print_states(states, args, "")
     return errors[0].exit_code if errors else EXIT_OK
+
+
+def _states_in_use(args: argparse.Namespace, slurm: Installation) -> list[PluginState]:
+    """Return the states of the plugins that this host uses, or would use if they fitted its Slurm.
+
+    Without slurm.conf no plugin is in use.
+    """
+    from slurm_energy.slurm import energy_include
+
+    try:
+        states = [energy_include.plugin_state(slurm, args.conf, kind) for kind in energy_include.ExactPlugin]
+    except UnavailableError:
+        return []
+    return [state for state in states if state.needed and (state.enabled or state.suspended)]
 
 
 def _print_states(states: list[PluginState], args: argparse.Namespace, todo: str) -> None:
@@ -277,7 +295,8 @@ def _print_states(states: list[PluginState], args: argparse.Namespace, todo: str
             }
             for state in states
         ]
-        emit_json({"plugins": documents} if args.check or args.remove else documents[0])
+        is_list = args.check or args.update or args.remove
+        emit_json({"plugins": documents} if is_list else documents[0])
         return
     for state in states:
         emit([f"{state.plugin}: {state.fault or 'fits the installed Slurm'}"])

@@ -319,6 +319,21 @@ def test_only_the_host_of_slurmctld_checks_the_site_factor(host, monkeypatch):
     assert energy_include.plugin_state(installation.find(host.prefix), host.conf, kind).enabled
 
 
+def test_update_prints_json_also_if_no_plugin_is_in_use(host, capsys):
+    assert host.run("--update", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"plugins": []}
+    host.plugin_for("0x160508")
+    energy_include.enable(host.state)
+    assert host.run("--update", "--json") == 0
+    (state,) = json.loads(capsys.readouterr().out)["plugins"]
+    assert state["plugin"] == str(host.plugins / ENERGY_PLUGIN) and state["enabled"]
+    host.conf.unlink()
+    assert host.run("--update", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"plugins": []}
+    assert host.run("--update") == 0
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.slow
 @needs_headers
 def test_update_builds_a_plugin_in_use_again_and_suspends_one_that_cannot_be_built(host, monkeypatch, capsys):
@@ -333,8 +348,12 @@ def test_update_builds_a_plugin_in_use_again_and_suspends_one_that_cannot_be_bui
     monkeypatch.setattr(
         "slurm_energy.slurm.plugin_update.default_output", lambda release: host.prefix / "built"
     )
-    assert host.run("--update") == 4
-    assert "site_factor_energy.so for Slurm 22.05.9: no source of Slurm 22.05.9" in capsys.readouterr().err
+    assert host.run("--update", "--json") == 4
+    printed = capsys.readouterr()
+    assert "site_factor_energy.so for Slurm 22.05.9: no source of Slurm 22.05.9" in printed.err
+    energy, site_factor = json.loads(printed.out)["plugins"]
+    assert energy["enabled"] and energy["fault"] is None
+    assert not site_factor["enabled"] and "22.05.9" in site_factor["fault"]
     assert host.named == ["acct_gather_energy/senergy"]
     assert "prioritysitefactorplugin" not in conf_files.read_settings(host.conf, strict=True)
     assert host.state.fault == ""
