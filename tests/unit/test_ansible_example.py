@@ -45,6 +45,13 @@ def test_the_playbook_that_installs_refuses_to_remove():
     assert "slurm_energy_state" in module_of(first["tasks"][0], "assert")["that"]
 
 
+def test_the_messages_of_apt_are_read_in_english():
+    """In another language, each run would report a change."""
+    tasks = read("roles/slurm_energy/tasks/present.yml")
+    apt = next(task for task in tasks if "apt-get" in str(module_of(task, "command")))
+    assert "0 newly installed" in apt["changed_when"] and apt["environment"]["LC_ALL"] == "C"
+
+
 def test_records_are_delivered_before_the_undo_and_kept_by_default():
     tasks = read("roles/slurm_energy/tasks/absent.yml")
     positions = command_positions(tasks)
