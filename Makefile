@@ -32,7 +32,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all packages dist demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins training docs man completion needs-of-tests packages-of-tests deps-% clean
+.PHONY: all packages dist demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins training packages-dist docs man completion needs-of-tests packages-of-tests deps-% clean
 all: venv build
 
 # Debian's headers are of no use to a Slurm elsewhere.
@@ -93,7 +93,12 @@ training: deps-training $(VENV)/.installed-check
 
 # The distribution of this host by default.
 DIST ?= $(shell . /etc/os-release 2>/dev/null && echo $$VERSION_CODENAME)
-packages: deps-packages
+
+packages-dist:
+	@case '$(DIST)' in bookworm | trixie | el9) ;; *) \
+		echo "make packages: DIST is bookworm, trixie or el9, not '$(DIST)'" >&2; exit 2 ;; esac
+
+packages: packages-dist deps-packages
 	@case '$(DIST)' in el*) packaging/build-rpms '$(DIST)' dist ;; *) packaging/build-debs '$(DIST)' dist ;; esac
 
 dist: deps-packages

@@ -143,6 +143,27 @@ def test_programs_of_the_build_refuse_bad_usage(program):
         assert done.stderr.startswith("usage: ")
 
 
+@pytest.mark.parametrize("program", ["build-debs", "build-rpms"])
+def test_a_path_as_the_name_of_a_system_is_bad_usage(program):
+    command = [PACKAGING / program, "/some/path"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("usage: ")
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_make_packages_names_the_systems_that_it_builds_for():
+    command = ["make", "-s", "-C", ROOT, "packages-dist"]
+    for system in PAYLOAD["systems"]:
+        subprocess.run([*command, f"DIST={system}"], check=True, timeout=60)
+    done = subprocess.run(
+        [*command, "DIST=/some/path"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert "DIST is bookworm, trixie or el9, not '/some/path'" in done.stderr
+    assert "\npackages: packages-dist " in (ROOT / "Makefile").read_text()
+
+
 @pytest.fixture
 def library(tmp_path):
     """A fake installation prefix of slurm-energy, as the distribution's packages create it.
