@@ -6,7 +6,6 @@ The command also shows planned changes, and explains the effect of budgets on jo
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -22,6 +21,7 @@ from slurm_energy.cli.output import (
     emit_json,
     note,
     note_scope,
+    output_glyphs,
 )
 from slurm_energy.cli.output_files import check_writable, write_file
 from slurm_energy.command_line.parser import CommandParser
@@ -260,9 +260,8 @@ def _history(args: argparse.Namespace) -> None:
         emit_json(response)
     elif not (args.png or args.html):
         from slurm_energy.reports.budgets.history import change_lines, history_lines
-        from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
 
-        glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
+        glyphs = output_glyphs(ascii_only=args.ascii)
         changes = change_lines(response.get("changes") or []) or ["no changes in this time"]
         emit(changes if args.changes else history_lines(response, begin, end, glyphs))
 

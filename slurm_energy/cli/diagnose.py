@@ -6,13 +6,12 @@ The output is text, JSON or an HTML page.
 from __future__ import annotations
 
 import argparse
-import sys
 from datetime import datetime
 from pathlib import Path
 
 from slurm_energy.cli import connection, diagnose_adjustments, diagnose_patterns
 from slurm_energy.cli.observed_job import fetch_observed_job
-from slurm_energy.cli.output import emit_fitted, emit_json
+from slurm_energy.cli.output import emit_fitted, emit_json, output_glyphs
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.cli.record_query import job_ids
 from slurm_energy.errors import EXIT_OK, UsageError
@@ -94,9 +93,8 @@ def run(args: argparse.Namespace) -> int:
         write_file(args.html, diagnosis_document(job, diagnosis, settings, config.diagnosis, datetime.now()))
     if not (args.json or args.html):
         from slurm_energy.reports.diagnosis.text import diagnosis_page
-        from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
 
-        glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
+        glyphs = output_glyphs(ascii_only=args.ascii)
         emit_fitted(diagnosis_page(job, diagnosis, settings, config.diagnosis, glyphs))
     return EXIT_OK
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_fitted, emit_json, note
+from slurm_energy.cli.output import emit, emit_fitted, emit_json, note, output_glyphs
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.cli.record_query import job_ids
 from slurm_energy.errors import EXIT_OK, EnergyError, NotFoundError, UnavailableError, UsageError
@@ -164,9 +163,8 @@ def _print_labels(
 ) -> None:
     from slurm_energy.reports.acct.fields import Style
     from slurm_energy.reports.labels.terminal_label import label
-    from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
 
-    glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
+    glyphs = output_glyphs(ascii_only=args.ascii)
     config = connection.configuration(args)
     style = Style(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
     for number, job in enumerate(jobs):

@@ -8,17 +8,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.command_line import colour
 from slurm_energy.command_line.help_text import wrap
 from slurm_energy.errors import EnergyError
 from slurm_energy.safe_text import encodable, escape_controls
 
+if TYPE_CHECKING:
+    from slurm_energy.reports.plots.text_plot import Glyphs
+
 _MAX_LISTED: Final = 5
+_ASCII_LOCALES: Final = ("C", "POSIX")
 
 
 def emit(lines: Iterable[str]) -> None:
@@ -59,6 +64,35 @@ def emit_verbatim(lines: Iterable[str]) -> None:
     """Print lines without escaping control characters, for files and for screens with cursor movements."""
     for line in lines:
         print(encodable(line, sys.stdout.encoding))
+
+
+def output_glyphs(*, ascii_only: bool) -> Glyphs:
+    """Return the characters for plots and bars on standard output: block characters, or ASCII.
+
+    ASCII is returned if the user requests it, if the encoding of the output lacks the block characters, or if
+    the environment names the locale C or POSIX.
+
+    Args:
+        ascii_only: whether the user requests ASCII.
+    """
+    from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
+
+    return ASCII if ascii_only or _has_ascii_locale() else glyphs_for(sys.stdout.encoding)
+
+
+def _has_ascii_locale() -> bool:
+    """Return whether the environment names the locale C or POSIX for characters.
+
+    In this locale, Python writes UTF-8 all the same and sets LC_CTYPE to C.UTF-8 in its own environment
+    (UTF-8 mode, PEP 538 and 540), so that neither the encoding of the output nor LC_CTYPE shows the locale.
+    Without UTF-8 mode, the encoding of the output is that of the locale. An environment without a locale
+    is not evidence of a terminal without UTF-8.
+    """
+    if not sys.flags.utf8_mode:
+        return False
+    if locale := os.environ.get("LC_ALL"):
+        return locale in _ASCII_LOCALES
+    return any(os.environ.get(name) in _ASCII_LOCALES for name in ("LC_CTYPE", "LANG"))
 
 
 def emit_json(value: Any) -> None:

@@ -8,16 +8,13 @@ import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_verbatim
+from slurm_energy.cli.output import emit, emit_verbatim, output_glyphs
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.protocol import agent_socket
 from slurm_energy.safe_text import escape_controls
-
-if TYPE_CHECKING:
-    from slurm_energy.reports.plots.text_plot import Glyphs
 
 HELP = "live power of this node, its jobs and components, or of the cluster"
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 60.0
@@ -136,7 +133,7 @@ def _cluster_lines(args: argparse.Namespace, response: dict[str, Any]) -> list[s
     from slurm_energy.reports.budgets.cluster_power import cluster_screen
 
     max_rows = None if args.once or not _is_screen() else _MAX_ROWS
-    return cluster_screen(response, clock, _glyphs(args), max_rows)
+    return cluster_screen(response, clock, output_glyphs(ascii_only=args.ascii), max_rows)
 
 
 def _known_watts(status: dict[str, Any]) -> list[float]:
@@ -149,13 +146,8 @@ def _show(args: argparse.Namespace, status: dict[str, Any], full_bar_watts: floa
         return
     from slurm_energy.reports.live_power import screen
 
-    _draw(args, screen(status, time.strftime("%H:%M:%S"), _glyphs(args), full_bar_watts))
-
-
-def _glyphs(args: argparse.Namespace) -> Glyphs:
-    from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
-
-    return ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
+    glyphs = output_glyphs(ascii_only=args.ascii)
+    _draw(args, screen(status, time.strftime("%H:%M:%S"), glyphs, full_bar_watts))
 
 
 def _is_screen() -> bool:

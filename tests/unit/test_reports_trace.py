@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import base64
 import math
+import os
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -156,6 +159,30 @@ def test_sparkline_and_bar() -> None:
 )
 def test_glyphs_follow_the_terminal(encoding: str | None, glyphs: object) -> None:
     assert glyphs_for(encoding) is glyphs
+
+
+@pytest.mark.parametrize(
+    ("locale", "is_ascii"),
+    [
+        ({"LC_ALL": "C"}, True),
+        ({"LANG": "C"}, True),
+        ({"LANG": "POSIX", "LC_ALL": ""}, True),
+        ({"LANG": "C", "LC_ALL": "C.UTF-8"}, False),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False),
+        ({"LANG": "C.UTF-8"}, False),
+        ({}, False),
+    ],
+)
+def test_glyphs_follow_a_locale_without_utf_8(locale: dict[str, str], is_ascii: bool) -> None:
+    """In the locale C, Python writes UTF-8 although the terminal may not show it."""
+    code = (
+        "from slurm_energy.cli.output import output_glyphs\n"
+        "print(output_glyphs(ascii_only=False).bar_full.isascii())"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")} | locale
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == f"{is_ascii}\n"
 
 
 def test_delayed_node_meter_readings_are_smoothed_for_plots():
