@@ -28,6 +28,7 @@ from slurm_energy.budget.power_table import (
     partition_powers,
     table_lines,
 )
+from slurm_energy.controller.budgets.partition_hardware import PartitionHardware
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.licenses import (
     MAX_COUNT,
@@ -119,6 +120,28 @@ def test_the_power_table_has_the_largest_node_of_each_partition() -> None:
     assert (POWERS["gpu"].idle_cpu_watts, POWERS["gpu"].idle_gpu_watts) == (1.0, 50.0)
     unknown = partition_powers([PartitionNode(frozenset({"p"}), 8)])
     assert unknown["p"].job_watts(1, 4, 0, exclusive=False) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "watts"),
+    [
+        ("ExclusiveUser=NO OverSubscribe=NO", 20.0),
+        ("ExclusiveUser=NO OverSubscribe=EXCLUSIVE", 320.0),
+        ("ExclusiveUser=YES ExclusiveTopo=YES OverSubscribe=NO", 20.0),
+        ("Exclusive=NO OverSubscribe=NO", 20.0),
+        ("Exclusive=USER OverSubscribe=FORCE:2", 20.0),
+        ("Exclusive=NODE OverSubscribe=NO", 320.0),
+        ("Exclusive=TOPO OverSubscribe=NO", 320.0),
+    ],
+)
+def test_jobs_of_partitions_that_allocate_whole_nodes_count_as_whole_nodes(flags: str, watts: float) -> None:
+    def run(argv: Sequence[str]) -> str:
+        if argv[-1] == "partition":
+            return f"PartitionName=p AllowGroups=ALL Default=YES {flags} State=UP\n"
+        return "NodeName=n1 CPUAlloc=0 CPUEfctv=32 CPUTot=32 State=IDLE Partitions=p\n"
+
+    powers = PartitionHardware(run).powers({"n1": NodePowerRange(320.0)})
+    assert powers["p"].job_watts(1, 1, 0, exclusive=False) == watts
 
 
 @given(

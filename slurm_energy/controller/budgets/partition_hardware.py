@@ -19,7 +19,8 @@ from slurm_energy.slurm.queue.node_resources import read_nodes
 HARDWARE_INTERVAL_S: Final = 600.0
 """Age after which nodes and partitions are read again."""
 _WATTS_STEP: Final = 5.0  # the table in the policy file changes by whole steps only
-_PARTITION: Final = re.compile(r"(?:^| )(PartitionName|Default|OverSubscribe)=([^ ]*)")
+_PARTITION: Final = re.compile(r"(?:^| )(PartitionName|Default|OverSubscribe|Exclusive)=([^ ]*)")
+_WHOLE_NODES: Final = frozenset({"NODE", "TOPO"})  # values of Exclusive, from Slurm 26.05 on
 
 
 class PartitionHardware:
@@ -77,9 +78,17 @@ def _rounded(power: NodePowerRange) -> NodePowerRange:
 
 
 def _read_partitions(run: Runner) -> tuple[frozenset[str], str]:
-    """Return the partitions that give each job whole nodes, and the default partition."""
+    """Return the partitions that give each job whole nodes, and the default partition.
+
+    Slurm up to 25.11 marks such a partition with `OverSubscribe=EXCLUSIVE`. Slurm 26.05 marks it with
+    `Exclusive=NODE` or `Exclusive=TOPO`.
+    """
     lines = run(["scontrol", "--oneliner", "show", "partition"]).splitlines()
     values = [dict(_PARTITION.findall(line)) for line in lines]
     named = [one for one in values if one.get("PartitionName")]
-    exclusive = frozenset(one["PartitionName"] for one in named if one.get("OverSubscribe") == "EXCLUSIVE")
+    exclusive = frozenset(
+        one["PartitionName"]
+        for one in named
+        if one.get("OverSubscribe") == "EXCLUSIVE" or one.get("Exclusive") in _WHOLE_NODES
+    )
     return exclusive, next((one["PartitionName"] for one in named if one.get("Default") == "YES"), "")
