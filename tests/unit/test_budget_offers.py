@@ -43,6 +43,19 @@ def headroom(**values: object) -> BudgetHeadroom:
     return BudgetHeadroom("site", BudgetScope(ScopeKind.CLUSTER), **columns)
 
 
+@pytest.mark.parametrize("partition", ["gpu", "cpu,gpu"])
+@pytest.mark.parametrize("qos", ["high", "normal,high"])  # Slurm shows several QOS from 24.11 on
+def test_a_budget_covers_jobs_that_may_start_in_its_partition_or_qos(partition: str, qos: str) -> None:
+    for scope, is_covered in [
+        (BudgetScope(ScopeKind.QOS, frozenset({"high"})), True),
+        (BudgetScope(ScopeKind.QOS, frozenset({"hi", "igh", "normal,high"})), False),
+        (BudgetScope(ScopeKind.PARTITION, frozenset({"gpu"})), True),
+        (BudgetScope(ScopeKind.ACCOUNT, frozenset({"gpu", "high"})), False),
+    ]:
+        budget = BudgetHeadroom("site", scope, limit_watts=1000.0, headroom_watts=500.0)
+        assert budget.covers("alice", "physics", partition, qos) is is_covered
+
+
 def test_unused_power_is_always_offered_and_used_power_only_to_jobs_that_fit() -> None:
     assert offered_watts(500.0, 200.0, []) == 200.0
     assert offered_watts(500.0, 200.0, [600.0]) == 200.0

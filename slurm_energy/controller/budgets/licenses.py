@@ -83,13 +83,13 @@ class BudgetHeadroom:
         """Return whether the budget covers a pending job of this user, account, partition and QOS.
 
         A budget that limits certain nodes never covers a pending job, because the nodes of the job are not
-        known yet.
+        known yet. A budget covers a job that may start in several partitions or QOS if it covers one of them.
         """
         names = {
             ScopeKind.PARTITION: partition.split(","),
             ScopeKind.ACCOUNT: [account],
             ScopeKind.USER: [user],
-            ScopeKind.QOS: [qos],
+            ScopeKind.QOS: qos.split(","),
         }
         is_named = not self.scope.names.isdisjoint(names.get(self.scope.kind, ()))
         return self.scope.kind is ScopeKind.CLUSTER or is_named

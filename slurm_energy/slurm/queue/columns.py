@@ -55,7 +55,7 @@ class QueueColumns:
         shares_norm: normalised fair shares of the job's association, 0 to 1; NaN means unknown.
         user: login name; the uid as text if this host does not know the name.
         account, partition, qos, name: Slurm account, partition, quality of service and job name; empty if not
-            set. Several partitions are separated by commas.
+            set. Several partitions, or several QOS (from Slurm 24.11 on), are separated by commas.
         reason: Slurm's reason code of a pending job; empty if unknown.
         licenses: licenses as squeue shows them; empty if the job has no licenses, or if they are unknown.
         array_tasks: indexes of the tasks in the record, as squeue shows them (`3-9,12`); an empty value means
