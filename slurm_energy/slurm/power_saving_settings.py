@@ -20,7 +20,7 @@ PROLOG_PATH: Final = "/usr/local/lib/slurm-energy/prolog_slurmctld"
 _SETTING: Final = re.compile(
     r"^(Suspend(?:Time|Program|ExcNodes|ExcParts|ExcStates|Timeout)|Resume(?:Program|Timeout)"
     r"|SlurmUser|PrologSlurmctld|PrologEpilogTimeout|SlurmctldParameters)"
-    r"\s*=[ \t]*(.*)$",
+    r"(?:\[\d{1,3}\])?\s*=[ \t]*(.*)$",  # Slurm 24.05 and later number programs: PrologSlurmctld[0]
     re.MULTILINE,
 )
 _PROLOG_SHARE: Final = 0.8

@@ -266,6 +266,8 @@ def test_advice_names_what_makes_jobs_wait_longer_for_a_boot() -> None:
     )
     full = parse_power_saving_settings(text)
     assert full.advice() == []
+    since_24_05 = text.replace("PrologSlurmctld", "PrologSlurmctld[0]")
+    assert parse_power_saving_settings(since_24_05) == full
     assert parse_power_saving_settings("SlurmUser = slurm(64030)\n").slurm_uid == 64030
     assert full.slurm_uid is None
     # slurmctld requeues a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
