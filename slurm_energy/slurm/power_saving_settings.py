@@ -19,12 +19,13 @@ DEFAULT_PASS_S: Final = 10.0
 PROLOG_PATH: Final = "/usr/local/lib/slurm-energy/prolog_slurmctld"
 _SETTING: Final = re.compile(
     r"^(Suspend(?:Time|Program|ExcNodes|ExcParts|ExcStates|Timeout)|Resume(?:Program|Timeout)"
-    r"|SlurmUser|PrologSlurmctld|PrologEpilogTimeout|SlurmctldParameters)"
+    r"|SlurmUser|PrologSlurmctld|Prolog(?:Epilog)?Timeout|SlurmctldParameters)"
     r"(?:\[\d{1,3}\])?\s*=[ \t]*(.*)$",  # Slurm 24.05 and later number programs: PrologSlurmctld[0]
     re.MULTILINE,
 )
 _PROLOG_SHARE: Final = 0.8
 _SECONDS: Final = re.compile(r"(\d{1,9}) sec")
+_UNLIMITED: Final = 65534  # Slurm's NO_VAL16
 _PASS: Final = re.compile(r"(?:^|,)power_save_interval=(\d{1,5})(?:,|$)", re.IGNORECASE)
 _USER: Final = re.compile(r"[^ ()]+\((\d{1,10})\)")
 _NO_VALUES: Final = frozenset({"", "(null)", "N/A", "NONE"})
@@ -68,7 +69,8 @@ class PowerSavingSettings:
         """Maximum time in seconds that PrologSlurmctld may wait for the nodes of a job to boot.
 
         None means unknown. A node responds or is set to DOWN within ResumeTimeout after the start of its
-        boot. slurmctld requeues a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
+        boot. slurmctld requeues a job whose PrologSlurmctld exceeds PrologEpilogTimeout or, from Slurm 25.05
+        on, PrologTimeout.
         """
         if self.resume_timeout_s is None:
             return None
@@ -136,7 +138,7 @@ def parse_power_saving_settings(text: str) -> PowerSavingSettings:
         _seconds(given.get("ResumeTimeout", "")),
         _seconds(given.get("SuspendTimeout", "")),
         given.get("PrologSlurmctld", ""),
-        _seconds(given.get("PrologEpilogTimeout", "")),
+        _limit_s(given.get("PrologTimeout", given.get("PrologEpilogTimeout", ""))),
         _pass_s(given.get("SlurmctldParameters", "")),
         _uid(given.get("SlurmUser", "")),
     )
@@ -145,6 +147,11 @@ def parse_power_saving_settings(text: str) -> PowerSavingSettings:
 def _seconds(text: str) -> float | None:
     match = _SECONDS.match(text)
     return float(match[1]) if match else None
+
+
+def _limit_s(text: str) -> float | None:
+    """Return a time limit that Slurm prints as a number without a unit; None means unlimited."""
+    return float(text) if text.isdecimal() and int(text) < _UNLIMITED else None
 
 
 def _uid(text: str) -> int | None:

@@ -260,7 +260,7 @@ def test_advice_names_what_makes_jobs_wait_longer_for_a_boot() -> None:
     bare = parse_power_saving_settings(CONFIG.format(nodes="(null)", parts="(null)", time="31536000 sec"))
     assert [line.split()[0] for line in bare.advice()] == ["PrologSlurmctld", "slurmctld"]
     text = (
-        "PrologSlurmctld = /usr/lib/slurm-energy/prolog_slurmctld\nPrologEpilogTimeout = 100 sec\n"
+        "PrologSlurmctld = /usr/lib/slurm-energy/prolog_slurmctld\nPrologEpilogTimeout = 100\n"
         "ResumeTimeout = 300 sec\nSuspendTimeout = 30 sec\n"
         "SlurmctldParameters = idle_on_node_suspend,power_save_interval=1\n"
     )
@@ -270,9 +270,23 @@ def test_advice_names_what_makes_jobs_wait_longer_for_a_boot() -> None:
     assert parse_power_saving_settings(since_24_05) == full
     assert parse_power_saving_settings("SlurmUser = slurm(64030)\n").slurm_uid == 64030
     assert full.slurm_uid is None
-    # slurmctld requeues a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
-    assert full.boot_wait_s == 80.0
-    assert parse_power_saving_settings(text.replace("100 sec", "65534")).boot_wait_s == 330.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "wait_s"),
+    [
+        ("PrologEpilogTimeout     = 100", 80.0),
+        ("PrologEpilogTimeout     = 65534", 330.0),
+        ("EpilogTimeout           = 65534\nPrologTimeout           = 100", 80.0),  # from Slurm 25.05 on
+        ("EpilogTimeout           = 100\nPrologTimeout           = 65534", 330.0),
+    ],
+)
+def test_jobs_wait_for_boots_for_less_time_than_slurmctld_grants_its_prolog(
+    lines: str, wait_s: float
+) -> None:
+    """slurmctld requeues a job whose PrologSlurmctld exceeds its time limit."""
+    text = f"{lines}\nResumeTimeout           = 300 sec\nSuspendTimeout          = 30 sec\n"
+    assert parse_power_saving_settings(text).boot_wait_s == wait_s
 
 
 def test_running_jobs_end_at_their_expected_end_and_not_later_than_their_limit() -> None:
