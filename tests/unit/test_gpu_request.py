@@ -79,6 +79,7 @@ def test_no_text_of_the_owner_is_asked_for(name):
     [
         (job(**{"tres-per-job": "gres:gpu:2"}), "per job, socket or task"),
         (job("gres:gpu:1", **{"tres-per-task": "gres:gpu:1"}), "per job, socket or task"),
+        (job("gres:gpu:1", **{"tres-per-task": "cpu=4,gres/gpu=1"}), "per job, socket or task"),
         (job("gres:gpu:a:1,gres:gpu:b:1"), "two types"),
         (job("gres:gpu:1", **{"%f": "fast"}), "features"),
         (job("gres:gpu:1", **{"%n": "n1"}), "names nodes"),
@@ -93,6 +94,12 @@ def test_a_job_whose_gpus_cannot_be_changed_keeps_them(asked, why):
     for release in (OLD, NEW):
         with pytest.raises(UsageError, match=why):
             scontrol_fields(asked, "h100", 2, release, "", "")
+
+
+@pytest.mark.parametrize("per_task", ["cpu:4", "cpu=4"])  # Slurm 23.11, Slurm 24.05 and later
+def test_cpus_per_task_do_not_prevent_other_gpus(per_task):
+    asked = job("gres/gpu:1", **{"tres-per-task": per_task})
+    assert scontrol_fields(asked, "h100", 2, NEW, "", "") == {"Gres": "gpu:h100:2"}
 
 
 def test_one_task_of_an_array_can_have_a_shape_of_its_own():

@@ -32,6 +32,7 @@ _LETTERS: Final = {
 _TRES: Final = tuple(f"tres-per-{what}" for what in ("job", "node", "socket", "task"))
 _NAMES: Final = ("JobID", "ArrayJobID", "ArrayTaskID", *_TRES)
 _GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z0-9][A-Za-z0-9_.+-]*?))??(?::(?P<count>\d{1,6}))?")
+_CPUS_PER_TASK: Final = re.compile(r"cpu[:=]\d{1,6}")  # cpu:4 in Slurm 23.11, cpu=4 in later releases
 _HOSTLIST: Final = re.compile(r"[A-Za-z0-9_.,+\[\]-]{1,16384}")
 
 GPU_TYPE_CHANGE_RELEASE: Final = (23, 2)
@@ -112,7 +113,11 @@ def gpu_request_of(fields: Mapping[str, str]) -> GpuRequest:
     values = {key: value for key, value in fields.items() if value not in NO_VALUES}
     pins_nodes = not values.keys().isdisjoint(("features", "nodes", "reservation"))
     gpu_kind, gpus, others, obstacle = _gres(values.get("tres-per-node", ""))
-    if not values.keys().isdisjoint(set(_TRES) - {"tres-per-node"}):
+    # From Slurm 23.11 on, sbatch also writes --cpus-per-task into tres-per-task.
+    per_task = [
+        item for item in values.get("tres-per-task", "").split(",") if not _CPUS_PER_TASK.fullmatch(item)
+    ]
+    if any(per_task) or not values.keys().isdisjoint(("tres-per-job", "tres-per-socket")):
         obstacle = "it requests GPUs per job, socket or task: only --gres and --gpus-per-node can be changed"
     elif pins_nodes:
         obstacle = "it names nodes, features or a reservation itself"
