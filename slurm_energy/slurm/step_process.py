@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-_TITLE: Final = re.compile(rb"slurmstepd: \[(\d{1,10})\.([a-z0-9]{1,32})(?:\+\d+)?\]")
+_TITLE: Final = re.compile(rb"slurmstepd: \[(\d{1,10})\.([a-z0-9]{1,32})(?:\+\d+)?(?: stepmgr)?\]")
 _CGROUP: Final = re.compile(rb"/job_(\d{1,10})/step_([a-z0-9]{1,32})(?:\+\d+)?(?:/|$)", re.MULTILINE)
 _MAX_BYTES: Final = 4096
 _PROGRAM: Final = b"slurmstepd"
@@ -27,8 +27,9 @@ class StepProcess(NamedTuple):
 def step_of_process(root: Path, pid: int) -> StepProcess | None:
     """Return the Slurm step of a slurmstepd; None if the process is not a slurmstepd.
 
-    The step is read from the process title, `slurmstepd: [JOB.STEP]`, or else from the cgroup. Any
-    user can choose a process title, so the caller must check that the process runs as root.
+    The step is read from the process title, `slurmstepd: [JOB.STEP]`, or else from the cgroup. With
+    stepmgr, the title of the extern step is `slurmstepd: [JOB.extern stepmgr]`. Any user can choose a process
+    title, so the caller must check that the process runs as root.
 
     Args:
         root: directory that contains `proc`.

@@ -26,7 +26,8 @@ def process(root: Path, title: bytes, cgroup: str = "0::/system.slice/slurmd.ser
     [
         (b"slurmstepd: [12.0]\0", "0"),
         (b"slurmstepd: [12.extern]\0\0\0\0", "extern"),
-        (b"slurmstepd: [12.batch] stepmgr\0", "batch"),
+        (b"slurmstepd: [12.extern stepmgr]\0", "extern"),
+        (b"slurmstepd: [12.batch]\0", "batch"),
         (b"slurmstepd: [12.interactive]", "interactive"),
         (b"slurmstepd: [12.3+1]\0", "3"),
     ],
