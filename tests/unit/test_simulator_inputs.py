@@ -233,9 +233,13 @@ def test_sacct_json_of_old_and_new_releases(tmp_path):
     new = {"job_id": 6, "user": "bob", "allocation_nodes": 1}
     new["time"] = {"submission": 1100, "elapsed": 30, "limit": {"set": True, "number": 5}}
     new["tres"] = {
-        "consumed_energy": {"set": True, "number": 3000},
-        "allocated": [{"type": "cpu", "count": 8}, {"type": "gres", "name": "gpu", "count": 3}],
+        "allocated": [
+            {"type": "cpu", "name": "", "id": 1, "count": 8},
+            {"type": "energy", "name": "", "id": 3, "count": 3000},
+            {"type": "gres", "name": "gpu", "id": 1001, "count": 3},
+        ],
     }
+    old["tres"] = {"allocated": [{"type": "energy", "name": None, "id": 3, "count": -2}]}  # unknown
     path = put(tmp_path, "dump.json", json.dumps({"jobs": [old, new]}))
     work = read_workload(path, ["n"]).workload
     assert list(work.submit_s) == [0, 100] and list(work.units) == [2, 1]

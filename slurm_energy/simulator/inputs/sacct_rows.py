@@ -157,7 +157,8 @@ def values_of_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
     """Return the values of a job in `sacct --json`, by the column names of `WorkloadRows`."""
     time = job["time"]
     limit = _plain(time.get("limit"))
-    size = job.get("allocation_nodes") if units == "nodes" else _allocated(job, units)
+    resource = ("gres", "gpu") if units == "gpus" else ("cpu", "")
+    size = job.get("allocation_nodes") if units == "nodes" else _allocated(job, resource)
     values = {
         "job_id": str(job["job_id"]),
         "user": job.get("user") or "",
@@ -170,7 +171,7 @@ def values_of_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
         "time_s": _or_empty(_plain(time["elapsed"])),
         "units": _or_empty(size),
         "time_limit_s": "" if limit is None else 60.0 * limit,
-        "energy_joules": _plain((job.get("tres") or {}).get("consumed_energy")) or "",
+        "energy_joules": _or_empty(_allocated(job, ("energy", ""))),
     }
     return _converted(values)
 
@@ -181,9 +182,13 @@ def _state(state: Any) -> str:
     return str((current[0] if current else "") if isinstance(current, list) else current or "")
 
 
-def _allocated(job: Mapping[str, Any], units: str) -> float | None:
-    """Return the number of allocated CPUs or GPUs of a job in the JSON of sacct; None if it states none."""
-    resource = ("gres", "gpu") if units == "gpus" else ("cpu", "")
+def _allocated(job: Mapping[str, Any], resource: tuple[str, str]) -> float | None:
+    """Return the count of an allocated resource in the JSON of sacct; None if the job has no such entry.
+
+    Args:
+        job: one job of the JSON of sacct.
+        resource: Slurm's type and name of the resource.
+    """
     for entry in (job.get("tres") or {}).get("allocated") or []:
         if (entry.get("type"), entry.get("name") or "") == resource:
             return _plain(entry.get("count"))
