@@ -53,6 +53,14 @@ def old_document() -> dict[str, Any]:
     return {"meta": {"plugin": {"type": "openapi/dbv0.0.38"}}, "errors": [], "jobs": [job]}
 
 
+def document_of_23_02() -> dict[str, Any]:
+    """Return the example document that `sacct --json` of Slurm 23.02 prints."""
+    document = copy.deepcopy(old_document())
+    for step, name in zip(document["jobs"][0]["steps"], ("batch", "0"), strict=True):
+        step["step"]["id"] = {"job_id": 11, "step_id": name}
+    return document
+
+
 def new_document() -> dict[str, Any]:
     """Return the example document that `sacct --json` of Slurm 24.11 prints.
 
@@ -76,7 +84,11 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("document", [old_document(), new_document()], ids=["22.05", "24.11"])
+@pytest.mark.parametrize(
+    "document",
+    [old_document(), document_of_23_02(), new_document()],
+    ids=["22.05", "23.02", "24.11"],
+)
 @pytest.mark.parametrize("option", ["--json", "--yaml"])
 def test_the_document_of_sacct_gets_energy(
     document: dict[str, Any], option: str, monkeypatch: pytest.MonkeyPatch, capsys: Any

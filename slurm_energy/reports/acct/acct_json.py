@@ -169,10 +169,13 @@ def _number(value: Any) -> int | None:
 def _step_name(step: Mapping[str, Any]) -> str:
     """Return the name of a Slurm step without job id, such as `batch` or `0`.
 
-    Releases of Slurm after 22.05 write the job id before the name: `12.batch`, `12.0`.
+    Slurm 22.05 writes the name alone. Slurm 23.02 writes an object with the key `step_id`. Later releases
+    write the job id before the name: `12.batch`, `12.0`.
     """
     identity = step.get("step")
     name = identity.get("id") if isinstance(identity, dict) else ""
+    if isinstance(name, dict):
+        name = name.get("step_id", "")
     return str(name).rpartition(".")[2]
 
 
