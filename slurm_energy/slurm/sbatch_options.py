@@ -17,14 +17,16 @@ def _names(*lines: str) -> frozenset[str]:
 
 
 _WITH_VALUE: Final = _names(
-    "account acctg-freq array batch bb bbf begin chdir clusters cluster-constraint comment constraint",
-    "container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline",
+    "account acctg-freq array batch bb bbf begin chdir cluster clusters cluster-constraint comment",
+    "constraint container container-id container-type context core-spec cores-per-socket cpu-freq",
+    "cpus-per-gpu cpus-per-task deadline",
     "delay-boot dependency distribution error exclude export export-file extra extra-node-info gid",
     "gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input",
     "job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu",
-    "mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu",
-    "ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos",
-    "reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp",
+    "mem-per-gpu mem-update mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu",
+    "ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition power prefer priority",
+    "profile qos reservation resources segment signal sockets-per-node switches tasks-per-node thread-spec",
+    "threads-per-core time time-min tmp",
     "tres-bind tres-per-task uid wait-all-nodes wckey wrap energy-policy energy-cap energy-gpu-cap",
     "energy-slowdown energy-tuning energy-cpu-freq energy-gpu-clock energy-power-profile",
     "energy-model energy-tag energy-alternatives energy-slack energy-checkpointable energy-signals",
@@ -35,6 +37,7 @@ _ALONE: Final = _names(
     "requeue spread-job spread-segments stepmgr test-only usage use-min-nodes verbose version wait",
 )
 LONG: Final = _WITH_VALUE | _MAYBE_VALUE | _ALONE
+_SECOND_NAMES: Final = {"cluster": "clusters", "tasks-per-node": "ntasks-per-node"}
 _SHORT: Final = {
     "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint",
     "c": "cpus-per-task", "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile", "G": "gpus",
@@ -122,12 +125,15 @@ def _long(text: str, rest: list[str]) -> tuple[str, str | None]:
 
 
 def _full_name(given: str) -> str:
-    if given in LONG:
-        return given
+    """Return the name of an option that may be abbreviated.
+
+    If the option has two names, the result is the usual name.
+    """
     fitting = sorted(name for name in LONG if name.startswith(given)) if given else []
-    if len(fitting) > 1:
+    if given not in LONG and len(fitting) > 1:
         raise UsageError(f"--{shown(given)}", "fits several options", f"one of {', '.join(fitting[:5])}")
-    return fitting[0] if fitting else given
+    name = given if given in LONG or not fitting else fitting[0]
+    return _SECOND_NAMES.get(name, name)
 
 
 def _short(letters: str, rest: list[str]) -> Iterator[tuple[str, str | None]]:

@@ -149,6 +149,23 @@ def test_options_as_getopt_reads_them():
 
 
 @pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (["--cluster=c2"], ("clusters", "c2")),
+        (["--cluster", "c2"], ("clusters", "c2")),
+        (["--clusters=c2"], ("clusters", "c2")),
+        (["--tasks-per-node=4"], ("ntasks-per-node", "4")),
+        (["--tasks-per", "4"], ("ntasks-per-node", "4")),
+        (["--context", "c"], ("context", "c")),
+        (["--ntasks-per-tres", "2"], ("ntasks-per-tres", "2")),
+        (["--resources", "fs:1"], ("resources", "fs:1")),  # from Slurm 25.11 on
+    ],
+)
+def test_options_with_a_second_name_and_of_later_releases(line, found):
+    assert list(options(line)) == [found]
+
+
+@pytest.mark.parametrize(
     ("text", "words_of_error"),
     [
         ("--job-name='x", "line 2: a quote ' without its end"),
