@@ -150,8 +150,11 @@ def _seconds(text: str) -> float | None:
 
 
 def _limit_s(text: str) -> float | None:
-    """Return a time limit that Slurm prints as a number without a unit; None means unlimited."""
-    return float(text) if text.isdecimal() and int(text) < _UNLIMITED else None
+    """Return a time limit that Slurm prints as a number without a unit; None means unlimited.
+
+    slurmctld sets no limit for PrologSlurmctld if the number is 0.
+    """
+    return float(text) if text.isdecimal() and 0 < int(text) < _UNLIMITED else None
 
 
 def _uid(text: str) -> int | None:

@@ -277,6 +277,7 @@ def test_advice_names_what_makes_jobs_wait_longer_for_a_boot() -> None:
     [
         ("PrologEpilogTimeout     = 100", 80.0),
         ("PrologEpilogTimeout     = 65534", 330.0),
+        ("PrologEpilogTimeout     = 0", 330.0),  # no limit for PrologSlurmctld (run_command)
         ("EpilogTimeout           = 65534\nPrologTimeout           = 100", 80.0),  # from Slurm 25.05 on
         ("EpilogTimeout           = 100\nPrologTimeout           = 65534", 330.0),
     ],
