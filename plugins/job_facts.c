@@ -149,6 +149,22 @@ static size_t copy_flags(const job_record_t *job, char *to) {
     return used;
 }
 
+/*
+ * Sets the QOS of a job. A pending job may have a list of QOS (24.11 and later). Slurm tries them in turn;
+ * `qos_ptr` is the one that it tried last.
+ */
+static void set_qos(const job_record_t *job, struct queue_job *facts) {
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 11, 0)
+    const char *requested = IS_JOB_PENDING(job) && job->details ? job->details->qos_req : NULL;
+
+    if (requested && strchr(requested, ',')) {
+        set_list(facts, QUEUE_QOS, requested);
+        return;
+    }
+#endif
+    set_text(facts, QUEUE_QOS, job->qos_ptr ? job->qos_ptr->name : NULL, NAME_BYTES);
+}
+
 static void set_texts(const job_record_t *job, struct queue_job *facts) {
     static char gres[4 * LIST_BYTES + 64], flags[FLAGS_BYTES];
     const char *counted = IS_JOB_RUNNING(job) ? job->tres_fmt_alloc_str : job->tres_fmt_req_str;
@@ -169,7 +185,7 @@ static void set_texts(const job_record_t *job, struct queue_job *facts) {
     gres[used] = 0;
     set_text(facts, QUEUE_ACCOUNT, job->account, NAME_BYTES);
     set_list(facts, QUEUE_PARTITION, job->partition);
-    set_text(facts, QUEUE_QOS, job->qos_ptr ? job->qos_ptr->name : NULL, NAME_BYTES);
+    set_qos(job, facts);
     set_text(facts, QUEUE_NAME, job->name, NAME_BYTES);
     set_text(facts, QUEUE_REASON, IS_JOB_PENDING(job) ? reason_word(job->state_reason) : "", NAME_BYTES);
     set_list(facts, QUEUE_TRES, counted);

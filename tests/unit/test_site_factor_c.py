@@ -74,6 +74,7 @@ def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, se
     assert all(re.fullmatch(r"p1\d{4}", name) for name in found.partition[0].split(","))
     assert 500 < len(found.partition[0]) <= 512
     assert all(name.startswith("ENERGY_") for flags in found.flags for name in flags)
-    assert set(found.qos) == {"", "normal"} and {0.25} < {*found.shares_norm.tolist()}
+    assert [name or "-" for name in found.qos] == [listed[job][6] for job in sorted(listed)]
+    assert {"", "normal"} <= set(found.qos) and {0.25} < {*found.shares_norm.tolist()}
     moved = QueueTableSource(queue.with_name("queue.table.moved")).read()
     assert moved.job_id.tolist() == [*found.job_id.tolist(), 501]

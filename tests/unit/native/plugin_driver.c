@@ -166,8 +166,22 @@ static job_record_t *random_job(uint32_t id) {
         job->details->requeue = (uint16_t)(rand() % 2);
         job->details->min_nodes = (uint32_t)(1 + rand() % 4);
         job->details->whole_node = rand() % 3 ? 0 : (uint8_t)(1 + rand() % 8);
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 11, 0)
+        job->details->qos_req = rand() % 2 ? strdup(rand() % 2 ? "normal,high" : "normal") : NULL;
+#endif
     }
     return job;
+}
+
+/* The QOS with which a job may run: a list for some pending jobs. */
+static const char *qos(const job_record_t *job) {
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 11, 0)
+    const char *requested = IS_JOB_PENDING(job) && job->details ? job->details->qos_req : NULL;
+
+    if (requested && strcmp(requested, "normal"))
+        return requested;
+#endif
+    return job->qos_ptr ? "normal" : "-";
 }
 
 /* A list that is longer than the part that the plugin writes. */
@@ -217,8 +231,8 @@ static void ask(void) {
 
 /*
  * Arguments: TABLE QUEUE SEED. Calls all functions of the plugin, then prints of each job in the queue: id,
- * whether it runs, site factor, whether that is fixed, whether it may be requeued, and tasks. Finally writes
- * the queue to another path.
+ * whether it runs, site factor, whether that is fixed, whether it may be requeued, tasks, CPUs on whole
+ * nodes, and QOS. Finally writes the queue to another path.
  */
 int main(int argc, char **argv) {
     char parameters[8192];
@@ -243,12 +257,13 @@ int main(int argc, char **argv) {
         site_factor_p_set(jobs[i]);
     for (uint32_t i = 0; i < JOBS; i++)
         if (job_is_listed(jobs[i]) && !(jobs[i]->job_state & JOB_REVOKED))
-            printf("%u %d %lld %s %d %u %llu\n", jobs[i]->job_id, !IS_JOB_PENDING(jobs[i]),
+            printf("%u %d %lld %s %d %u %llu %s\n", jobs[i]->job_id, !IS_JOB_PENDING(jobs[i]),
                    (long long)jobs[i]->site_factor - NICE_OFFSET,
                    jobs[i]->direct_set_prio && jobs[i]->priority && jobs[i]->priority != NO_VAL ? "fixed"
                                                                                                 : "free",
                    jobs[i]->details && jobs[i]->details->requeue && jobs[i]->batch_flag,
-                   jobs[i]->array_recs && jobs[i]->array_recs->task_cnt ? 9 : 1, held_cpus(jobs[i]));
+                   jobs[i]->array_recs && jobs[i]->array_recs->task_cnt ? 9 : 1, held_cpus(jobs[i]),
+                   qos(jobs[i]));
     reconfigure(parameters, argv[1], argv[2]);
     ask();
     if (locked)
