@@ -131,12 +131,17 @@ local function has(list, name)
     return false
 end
 
+-- Slurm ignores the case of the names of accounts and QOS, and converts them after job_submit, if at all.
+local function any_case(names)
+    return names and names .. "," .. string.lower(names)
+end
+
 -- Returns the names of the licenses of a job: that of the cluster, and those of the budgets that cover the job.
 -- `counts` are the job's licenses before a change, which decide about budgets of users if the user is not known.
 local function license_names(job, rules, counts)
     local values = {
-        account = text_of(job, "account") or text_of(job, "default_account"),
-        qos = text_of(job, "qos") or text_of(job, "default_qos"),
+        account = any_case(text_of(job, "account") or text_of(job, "default_account")),
+        qos = any_case(text_of(job, "qos") or text_of(job, "default_qos")),
         user = text_of(job, "user_name"),
         partition = text_of(job, "partition") or rules.default_partition,
     }

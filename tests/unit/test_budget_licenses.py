@@ -50,7 +50,7 @@ NODES = [
 ]
 POWERS = partition_powers(NODES, exclusive=["whole"], default="cpu")
 RULES = ["license watts 100000", "license-users 0 77", "license-scope watts_p account physics"]
-RULES += ["license-scope watts_u user alice"]
+RULES += ["license-scope watts_u user alice", "license-scope watts_q qos high"]
 
 
 def lua_licenses(interpreter: str, statements: str) -> list[str]:
@@ -187,6 +187,7 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
         ("account = 'physics', licenses = 'watts_p:1'", "watts:10,watts_p:10"),
         ("default_account = 'physics'", "watts:10,watts_p:10"),
         ("account = 'chemistry', default_account = 'physics'", "watts:10"),
+        ("account = 'Physics', qos = 'Normal,HIGH'", "watts:10,watts_p:10,watts_q:10"),
         ("num_tasks = 4, cpus_per_task = 8", "watts:320"),
         ("max_nodes = 2, min_nodes = 2, num_tasks = 200", "watts:640"),
         ("tres_per_node = 'gres:gpu:h100:2', min_nodes = 3, partition = 'gpu'", "watts:3630"),
@@ -328,7 +329,8 @@ def test_texts_that_slurm_refuses_after_the_module_are_refused_first(lua: str) -
         ("ntasks_per_tres = 99", "licenses = 'watts:1', tres_per_job = 'gpu:1'", 1000, "watts:1590"),
         ("core_spec = 1", "licenses = 'watts:10'", 1000, "watts:320"),
         ("shared = 1, num_tasks = 2", "licenses = 'watts:10'", 1000, "watts:20"),
-        ("qos = 'high'", "licenses = 'watts:10', min_cpus = 64", 1000, "watts:10"),
+        ("qos = 'low'", "licenses = 'watts:10', min_cpus = 64", 1000, "watts:10"),
+        ("qos = 'High'", "licenses = 'watts:10'", 1000, "watts:10,watts_q:10"),
         ("shared = 65534, num_tasks = 4294967294", "licenses = 'watts:10'", 1000, "nil"),
         ("min_nodes = 1", "licenses = 'watts:10', min_nodes = 2, job_state = 1", 1000, "nil"),
         ("req_nodes = 'n1'", "licenses = 'watts:120', min_nodes = 2, job_state = 1", 1000, "nil"),

@@ -44,7 +44,7 @@ def headroom(**values: object) -> BudgetHeadroom:
 
 
 @pytest.mark.parametrize("partition", ["gpu", "cpu,gpu"])
-@pytest.mark.parametrize("qos", ["high", "normal,high"])  # Slurm shows several QOS from 24.11 on
+@pytest.mark.parametrize("qos", ["high", "normal,high", "Normal,HIGH"])  # as Slurm 24.11 shows pending jobs
 def test_a_budget_covers_jobs_that_may_start_in_its_partition_or_qos(partition: str, qos: str) -> None:
     for scope, is_covered in [
         (BudgetScope(ScopeKind.QOS, frozenset({"high"})), True),

@@ -84,12 +84,13 @@ class BudgetHeadroom:
 
         A budget that limits certain nodes never covers a pending job, because the nodes of the job are not
         known yet. A budget covers a job that may start in several partitions or QOS if it covers one of them.
+        From 24.11 on, Slurm shows a requested QOS as the user wrote it, although it ignores the case.
         """
         names = {
             ScopeKind.PARTITION: partition.split(","),
             ScopeKind.ACCOUNT: [account],
             ScopeKind.USER: [user],
-            ScopeKind.QOS: qos.split(","),
+            ScopeKind.QOS: [*qos.split(","), *qos.lower().split(",")],
         }
         is_named = not self.scope.names.isdisjoint(names.get(self.scope.kind, ()))
         return self.scope.kind is ScopeKind.CLUSTER or is_named
