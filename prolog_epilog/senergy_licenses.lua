@@ -137,8 +137,9 @@ local function any_case(names)
 end
 
 -- Returns the names of the licenses of a job: that of the cluster, and those of the budgets that cover the job.
--- `counts` are the job's licenses before a change, which decide about budgets of users if the user is not known.
-local function license_names(job, rules, counts)
+-- `counts` are the job's licenses before a change, which decide about budgets of users if the user is not known, and
+-- about budgets of QOS if `keeps_qos`: Slurm shows Lua only one QOS of a job that has several (24.11 and later).
+local function license_names(job, rules, counts, keeps_qos)
     local values = {
         account = any_case(text_of(job, "account") or text_of(job, "default_account")),
         qos = any_case(text_of(job, "qos") or text_of(job, "default_qos")),
@@ -147,8 +148,8 @@ local function license_names(job, rules, counts)
     }
     local names = { rules.name }
     for _, scope in ipairs(rules.scopes) do
-        local is_kept = scope.kind == "user" and not values.user and counts and counts[scope.name]
-        if is_kept or has(values[scope.kind], scope.of) then
+        local may_keep = scope.kind == "user" and not values.user or scope.kind == "qos" and keeps_qos
+        if may_keep and counts and counts[scope.name] or has(values[scope.kind], scope.of) then
             names[#names + 1] = scope.name
         end
     end
@@ -475,7 +476,7 @@ function M.modify(job_desc, job_rec, uid, text)
     if type(requested) ~= "string" then
         others = without_tasks(others, job_desc, job_rec)
     end
-    local names = license_names(job, rules, counts)
+    local names = license_names(job, rules, counts, not is_set(job_desc, "qos"))
     if not is_pending then
         names = {} -- a running job keeps exactly what it has
         for name in pairs(counts) do

@@ -331,6 +331,8 @@ def test_texts_that_slurm_refuses_after_the_module_are_refused_first(lua: str) -
         ("shared = 1, num_tasks = 2", "licenses = 'watts:10'", 1000, "watts:20"),
         ("qos = 'low'", "licenses = 'watts:10', min_cpus = 64", 1000, "watts:10"),
         ("qos = 'High'", "licenses = 'watts:10'", 1000, "watts:10,watts_q:10"),
+        ("licenses = ''", "licenses = 'watts:10,watts_q:10', qos = 'low'", 1000, "watts:10,watts_q:10"),
+        ("qos = 'low'", "licenses = 'watts:10,watts_q:10', qos = 'high'", 1000, "watts:10"),
         ("shared = 65534, num_tasks = 4294967294", "licenses = 'watts:10'", 1000, "nil"),
         ("min_nodes = 1", "licenses = 'watts:10', min_nodes = 2, job_state = 1", 1000, "nil"),
         ("req_nodes = 'n1'", "licenses = 'watts:120', min_nodes = 2, job_state = 1", 1000, "nil"),
