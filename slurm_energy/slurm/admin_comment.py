@@ -58,7 +58,7 @@ def write_admin_comment(job_id: int, cluster: str, text: str, run: Runner) -> bo
     try:
         run(["sacctmgr", "-i", "-Q", "modify", "job", "where", *where, "set", f"AdminComment={text}"])
     except CommandFailedError as error:
-        if any(_NOTHING in line for line in error.messages):
+        if _NOTHING in error.output:
             return False
         raise
     return True

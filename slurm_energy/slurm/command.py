@@ -48,11 +48,12 @@ class CommandFailedError(UnavailableError):
 
     Attributes:
         messages: lines that the command printed to standard error, without the command's name.
+        output: beginning of what the command printed to standard output.
     """
 
-    def __init__(self, name: str, messages: Sequence[str], status: int) -> None:
+    def __init__(self, name: str, messages: Sequence[str], status: int, output: str = "") -> None:
         super().__init__(name, messages[-1] if messages else f"exit status {status}")
-        self.messages = tuple(messages)
+        self.messages, self.output = tuple(messages), output
 
 
 class Command(list[str]):
@@ -117,7 +118,8 @@ class CommandRunner:
         if child.returncode != 0:
             lines = errors.decode("utf-8", "replace").strip().splitlines()
             messages = [line.removeprefix(f"{name}: ") for line in lines]
-            raise CommandFailedError(name, messages, child.returncode)
+            begin = output[:_MAX_ERROR_BYTES].decode(encoding, "replace")
+            raise CommandFailedError(name, messages, child.returncode, begin)
         return output.decode(encoding, "replace")
 
     def _read(self, child: subprocess.Popen[bytes], name: str) -> tuple[bytes, bytes]:

@@ -18,7 +18,7 @@ from slurm_energy.controller.records.admin_comments import KEY, comment_text, is
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.slurm import admin_comment
 from slurm_energy.slurm.admin_comment import AdminComment, read_admin_comments, write_admin_comment
-from slurm_energy.slurm.command import CommandFailedError
+from slurm_energy.slurm.command import CommandFailedError, CommandRunner
 
 JOB = EndedJob(5.0, "c1", 12, 1.0, "12", 3600.0, 100.0, 136.0, "edp", 1, "r1")
 
@@ -53,18 +53,36 @@ def test_the_comment_is_ascii_json_also_with_backticks_for_quotation_marks(polic
     assert figures["co2e_grams"] is None and (joules is None) == (figures["energy_joules"] is None)
 
 
-def test_the_command_names_job_and_cluster_and_a_missing_job_is_no_error():
+def test_the_command_names_job_and_cluster():
     asked = []
 
     def run(argv):
         asked.append(list(argv))
-        if len(asked) > 1:
-            raise CommandFailedError("sacctmgr", [" Nothing modified"], 1)
         return ""
 
     assert write_admin_comment(12, "c1", "{}", run) is True
     assert asked[0][3:] == ["modify", "job", "where", "jobid=12", "cluster=c1", "set", "AdminComment={}"]
-    assert write_admin_comment(12, "c1", "{}", run) is False
+
+
+def _sacctmgr(folder, monkeypatch, script):
+    (folder / "sacctmgr").write_text(f"#!/bin/sh\n{script}\nexit 1\n")
+    (folder / "sacctmgr").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [" Nothing modified", " Modified jobs...\n  Nothing modified"],  # Slurm 22.05, Slurm 26.05
+)
+def test_a_job_that_accounting_does_not_know_is_no_error(tmp_path, monkeypatch, output):
+    _sacctmgr(tmp_path, monkeypatch, f"echo '{output}'; echo 'sacctmgr: did not affect anything' >&2")
+    assert write_admin_comment(12, "c1", "{}", CommandRunner(60.0)) is False
+
+
+def test_a_refusal_of_accounting_is_an_error(tmp_path, monkeypatch):
+    _sacctmgr(tmp_path, monkeypatch, "echo ' Error with request: Access/permission denied' >&2")
+    with pytest.raises(CommandFailedError, match="permission denied"):
+        write_admin_comment(12, "c1", "{}", CommandRunner(60.0))
 
 
 def test_comments_with_any_text_are_read_by_width():
