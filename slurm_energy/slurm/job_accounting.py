@@ -20,7 +20,19 @@ IDS_PER_QUERY = 4000  # about 40 kB of arguments; one argument may have 128 KiB
 _CLOCK_SKEW_S = 300.0
 _SKEW_WITHOUT_START_S = 10.0
 _UNFINISHED: Final = frozenset(
-    ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STAGE_OUT", "SIGNALING")
+    (
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETING",
+        "CONFIGURING",
+        "RESIZING",
+        "STAGE_OUT",
+        "SIGNALING",
+        "STOPPED",
+        "RESV_DEL_HOLD",
+        "EXPEDITING",
+    )
 )
 _DISPLAY_ID = re.compile(r"(?P<base>\d+)(?:_(?P<task>\d+)|\+(?P<offset>\d+))?")
 # The columns of both sources; the squeue columns of values that it cannot print are empty.

@@ -14,7 +14,15 @@ TIMEOUT_S: Final = 5.0
 _NO_SUCH_JOB: Final = "Invalid job id"
 _STATE: Final = FixedWidth({"State": 40})
 _STATES: Final = FixedWidth({"JobIDRaw": 20, "State": 40, "NNodes": 12})
-PENDING: Final = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+PENDING: Final = (
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+    "EXPEDITING",  # from 25.11 on: sbatch --requeue=expedite
+)
 RUNNING: Final = (
     "RUNNING",
     "SUSPENDED",

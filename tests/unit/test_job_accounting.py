@@ -164,7 +164,7 @@ def test_running_job_of_squeue_has_no_end_but_elapsed_time(squeue):
     assert facts.cluster is None  # squeue does not print this column
 
 
-def test_squeue_tells_no_start_for_a_pending_job():
+def facts_of_squeue(state, end):
     columns = (
         "5",
         "5",
@@ -172,10 +172,10 @@ def test_squeue_tells_no_start_for_a_pending_job():
         "(null)",
         "main",
         "me",
-        "PENDING",
+        state,
         "100",
         "900",
-        "N/A",
+        end,
         "0:00",
         "1",
         "1-00:00:00",
@@ -185,8 +185,19 @@ def test_squeue_tells_no_start_for_a_pending_job():
     row = "".join(column + RECORDED_DELIMITER for column in columns)
     off = UnavailableError("sacct", "Slurm accounting storage is disabled")
     (facts,) = read_job_facts({5}, FakeSlurm(sacct=off, squeue=row))[5]
+    return facts
+
+
+def test_squeue_tells_no_start_for_a_pending_job():
+    facts = facts_of_squeue("PENDING", "N/A")
     assert (facts.submit, facts.start, facts.end) == (100, None, None)
     assert (facts.time_limit_s, facts.requested) == (86400, None)
+
+
+@pytest.mark.parametrize("state", ["STOPPED", "RESV_DEL_HOLD", "EXPEDITING"])
+def test_stopped_held_and_expedited_jobs_have_not_ended(state):
+    facts = facts_of_squeue(state, "1900")
+    assert (facts.finished, facts.end) == (False, None)
 
 
 def test_runs_of_a_requeued_job_by_time(sacct):

@@ -355,6 +355,11 @@ def test_states_of_several_jobs_need_two_commands_at_most() -> None:
     assert [argv[0] for argv in asked] == ["squeue", "sacct"]
 
 
+@pytest.mark.parametrize("state", ["EXPEDITING", "RESV_DEL_HOLD", "REQUEUE_FED"])
+def test_jobs_that_wait_for_another_start_are_active(state: str) -> None:
+    assert JobStatus(state).is_active
+
+
 def test_names_of_jobs_cannot_be_forged() -> None:
     def run(argv) -> str:
         delimiter = argv.environment["SQUEUE_FORMAT"].removeprefix("%A").partition("%j")[0]
