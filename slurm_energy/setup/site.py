@@ -225,7 +225,8 @@ def file_that_sets(key: str, conf: Path, cluster: str) -> Path:
         for line in conf_lines(text):
             if line.included and includes_left:
                 includes_left -= 1
-                visit(path.parent / line.included.replace("%c", cluster.lower()))
+                name = line.included.replace("%c", cluster.lower())
+                visit(conf_files.included_path(name, path.parent, conf.parent))
             elif key.lower() in dict(line.pairs):
                 last = path
 

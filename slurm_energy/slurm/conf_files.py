@@ -81,7 +81,7 @@ def read_settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
         OSError: slurm.conf cannot be read; with `strict`, also if an included file cannot be read.
     """
     settings: dict[str, list[str]] = {}
-    for line in _lines(path, strict=strict):
+    for line in _lines(path, path.parent, strict=strict):
         for key, value in _pairs(line):
             settings.setdefault(key, []).append(value)
     return settings
@@ -153,8 +153,29 @@ def plugstack_lines(slurm_conf: Path, settings: Mapping[str, list[str]]) -> list
     ]
 
 
-def _lines(path: Path, *, strict: bool = False) -> list[str]:
-    """Return the lines of a configuration file without comments; included files replace Include lines."""
+def included_path(name: str, folder: Path, conf_folder: Path) -> Path:
+    """Return the path of the file that an Include line of slurm.conf, or of a file that it includes, names.
+
+    A relative name refers to the directory of the file with the Include line in Slurm 22.05, and to the
+    directory of slurm.conf from Slurm 23.02 on. The result is the first of these paths that exists.
+
+    Args:
+        name: path in the Include line.
+        folder: directory of the file that contains the Include line.
+        conf_folder: directory of slurm.conf.
+    """
+    path = folder / name
+    return path if os.path.lexists(path) else conf_folder / name
+
+
+def _lines(path: Path, conf_folder: Path | None = None, *, strict: bool = False) -> list[str]:
+    """Return the lines of a configuration file without comments; included files replace Include lines.
+
+    Args:
+        path: path of the file.
+        conf_folder: directory of slurm.conf, if the file is slurm.conf. See `included_path`.
+        strict: raise an error if an included file cannot be read, instead of skipping that file.
+    """
     lines, includes_left, cluster = list[str](), _MAX_INCLUDES, ""
     waiting = [(path.parent, line) for line in _text(path)]
     while waiting:
@@ -166,7 +187,8 @@ def _lines(path: Path, *, strict: bool = False) -> list[str]:
                     raise OSError(0, f"more than {_MAX_INCLUDES} included files", str(path))
                 continue
             includes_left -= 1
-            files = _included(folder, " ".join(words[1:]).replace("%c", cluster), strict=strict)
+            name = " ".join(words[1:]).replace("%c", cluster)
+            files = _included(included_path(name, folder, conf_folder or folder), strict=strict)
             waiting = [(file.parent, text) for file in files for text in _readable(file, strict)] + waiting
         elif line.strip():
             if match := _CLUSTER_NAME.match(line):
@@ -175,16 +197,13 @@ def _lines(path: Path, *, strict: bool = False) -> list[str]:
     return lines
 
 
-def _included(folder: Path, name: str, *, strict: bool) -> list[Path]:
+def _included(path: Path, *, strict: bool) -> list[Path]:
     """Return the files that an Include line names.
 
     Args:
-        folder: directory of the file that contains the Include line. A relative `name` refers to this
-            directory.
-        name: path in the Include line; plugstack.conf may give a glob pattern.
+        path: path that the Include line names; plugstack.conf may give a glob pattern.
         strict: if no file matches, return the path, so that the caller fails to read this file.
     """
-    path = folder / name
     files = [file for file in sorted(path.parent.glob(path.name)) if file.is_file()]
     return [path] if strict and not files else files
 

@@ -44,6 +44,21 @@ def test_an_included_file_that_cannot_be_read(conf):
         conf_files.read_settings(conf, strict=True)
 
 
+def test_relative_includes_of_included_files(tmp_path, conf):
+    """They refer to their own directory (Slurm 22.05), or to the directory of slurm.conf (from 23.02 on)."""
+    (tmp_path / "conf.d").mkdir()
+    conf.write_text("ClusterName=X\nInclude conf.d/site.conf\nC=3\n")
+    (tmp_path / "conf.d/site.conf").write_text("Include a.conf\nInclude conf.d/%c.conf\n")
+    (tmp_path / "conf.d/x.conf").write_text("B=2\n")
+    for folder in (tmp_path, tmp_path / "conf.d"):
+        (folder / "a.conf").write_text("A=1\n")
+        settings = conf_files.read_settings(conf, strict=True)
+        assert list(settings.items())[1:] == [("a", ["1"]), ("b", ["2"]), ("c", ["3"])]
+        (folder / "a.conf").unlink()
+    with pytest.raises(FileNotFoundError):
+        conf_files.read_settings(conf, strict=True)
+
+
 @given(st.text(alphabet='Aa=" \\#\n\tinclude%c./', max_size=80) | st.text(max_size=80))
 def test_any_text_is_read(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("conf") / "slurm.conf"

@@ -31,6 +31,21 @@ def test_setup_edits_the_line_that_slurm_reads_last(tmp_path, lines, included, e
     assert host.tree() == before
 
 
+@pytest.mark.parametrize("edited", ["deep.conf", "conf.d/deep.conf"])  # from Slurm 23.02 on; Slurm 22.05
+def test_setup_edits_a_file_that_an_included_file_includes(tmp_path, edited):
+    host = Host(tmp_path, "plain")
+    host.conf.write_text(host.conf.read_text() + "\nInclude conf.d/site.conf\n")
+    (host.conf.parent / "conf.d").mkdir()
+    (host.conf.parent / "conf.d/site.conf").write_text("Include deep.conf\n")
+    (host.conf.parent / edited).write_text("PrologFlags=Serial\n")
+    before = host.tree()
+    host.setup()
+    assert host.site().runs_prolog_at_allocation
+    assert "Alloc" in (host.conf.parent / edited).read_text()
+    host.undo()
+    assert host.tree() == before
+
+
 def test_a_key_that_follows_another_key_in_its_line_is_left_to_the_administrator(tmp_path):
     host = Host(tmp_path, "opt")
     line = "SchedulerType=sched/backfill PrologFlags=Serial JobSubmitPlugins=throttle\n"
