@@ -14,6 +14,7 @@ _GPUS: Final = re.compile(
 )
 _MEMORY: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGTPE]?)", re.ASCII)
 _UNITS: Final = "KMGTPE"
+_GPU_KIND: Final = "gres/gpu:"
 MAX_GPUS: Final = 1 << 31
 """Maximum number of GPUs of a job. With it, the product of GPUs and nodes fits into 64 bits."""
 MAX_MEMORY_MIB: Final = 1 << 50
@@ -53,7 +54,7 @@ def parse_tres(text: str | None) -> RequestedResources:
             memory_mib = _memory_mib(value)
         elif value.isdecimal() and len(value) <= 9:
             counts[name] = int(value)
-    by_kind = {name.removeprefix("gres/gpu:"): count for name, count in counts.items() if ":" in name}
+    by_kind = {name[len(_GPU_KIND) :]: count for name, count in counts.items() if name.startswith(_GPU_KIND)}
     gpus = counts.get("gres/gpu", sum(by_kind.values()) if by_kind else None)
     gpu_kind = min(by_kind, default=None)
     return RequestedResources(counts.get("node"), counts.get("cpu"), gpus, gpu_kind, memory_mib)

@@ -250,6 +250,8 @@ def test_kill_9_while_learning_neither_loses_nor_duplicates(store, monkeypatch):
     [
         (TRES, RequestedResources(2, 4, 2, "a100", 1024)),
         ("cpu=1,gres/gpu=3,gres/gpu:h100=3", RequestedResources(None, 1, 3, "h100")),
+        ("cpu=1,gres/nic:mlx5=2", RequestedResources(cpus=1)),
+        ("gres/gpu=1,gres/gpu:h100=1,gres/fpga:a10=4", RequestedResources(gpus=1, gpu_kind="h100")),
         ("billing=1,cpu=x,node=1", RequestedResources(1, None, None, None)),
         ("mem=1500M", RequestedResources(memory_mib=1500)),
         ("mem=0.5T,cpu=2", RequestedResources(cpus=2, memory_mib=512 * 1024)),
