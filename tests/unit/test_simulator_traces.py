@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import importlib.util
+import json
 import lzma
 import math
 import re
@@ -124,6 +125,17 @@ def test_sacct_sizes_with_suffixes_and_gpus(tmp_path):
         and work.power_watts[0] == pytest.approx(2e6 / 86410)
     )
     assert read_workload(path, ["n"], WorkloadFormat(units="gpus")).workload.units[0] == 3
+
+
+def test_gpus_that_slurm_counts_only_by_type(tmp_path):
+    row = "1|ann|2026-01-01T00:00:00|60|5:00|1|cpu=4,gres/gpu:a100=2,gres/gpu:h100=1,gres/nic:x=9||FAILED|p\n"
+    gpus = WorkloadFormat(units="gpus")
+    assert read_workload(put(tmp_path, "w.txt", SACCT + row), ["n"], gpus).workload.units[0] == 3
+    job = {"job_id": 1, "time": {"submission": 5, "elapsed": 60}}
+    names = {"gpu:a100": 2, "gpu:h100": 1, "nic:x": 9}
+    allocated = [{"type": "gres", "name": name, "count": count} for name, count in names.items()]
+    text = json.dumps({"jobs": [job | {"tres": {"allocated": allocated}}]})
+    assert read_workload(put(tmp_path, "w.json", text), ["n"], gpus).workload.units[0] == 3
 
 
 def test_a_dot_marks_a_step_only_in_the_job_id(tmp_path):

@@ -14,9 +14,9 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.simulator.inputs.csv_records import Record
 from slurm_energy.simulator.inputs.workload_rows import NEEDED_COLUMNS, Line
+from slurm_energy.slurm.tres import parse_tres
 
 _SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
 _LICENSES = re.compile(r"(?:^|,)license/([^=,]+)=(\d+)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTkmgt])")
 _MEMORY_GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
@@ -92,8 +92,7 @@ def _scaled(text: str) -> str:
 
 def _gpus(text: str) -> str:
     """Return the number of GPUs in a TRES text such as `cpu=4,gres/gpu=2`; 0 if the text has no GPU."""
-    match = _GPUS.search(text)
-    return match[1] if match else "0"
+    return str(parse_tres(text).gpus or 0)
 
 
 def _converted(values: dict[str, Any]) -> dict[str, Any]:
@@ -157,8 +156,8 @@ def values_of_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
     """Return the values of a job in `sacct --json`, by the column names of `WorkloadRows`."""
     time = job["time"]
     limit = _plain(time.get("limit"))
-    resource = ("gres", "gpu") if units == "gpus" else ("cpu", "")
-    size = job.get("allocation_nodes") if units == "nodes" else _allocated(job, resource)
+    tres = _allocated_tres(job)
+    size = job.get("allocation_nodes") if units == "nodes" else _allocated(tres, units)
     values = {
         "job_id": str(job["job_id"]),
         "user": job.get("user") or "",
@@ -171,7 +170,7 @@ def values_of_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
         "time_s": _or_empty(_plain(time["elapsed"])),
         "units": _or_empty(size),
         "time_limit_s": "" if limit is None else 60.0 * limit,
-        "energy_joules": _or_empty(_allocated(job, ("energy", ""))),
+        "energy_joules": _or_empty(tres.get("energy")),
     }
     return _converted(values)
 
@@ -182,17 +181,23 @@ def _state(state: Any) -> str:
     return str((current[0] if current else "") if isinstance(current, list) else current or "")
 
 
-def _allocated(job: Mapping[str, Any], resource: tuple[str, str]) -> float | None:
-    """Return the count of an allocated resource in the JSON of sacct; None if the job has no such entry.
+def _allocated(tres: Mapping[str, float | None], units: str) -> float | None:
+    """Return the number of allocated CPUs or GPUs from the result of `_allocated_tres`; None if unknown."""
+    if units != "gpus":
+        return tres.get("cpu")
+    # Sites may account for GPUs by type only.
+    by_kind = [count or 0.0 for name, count in tres.items() if name.startswith("gres/gpu:")]
+    return tres.get("gres/gpu", sum(by_kind) if by_kind else None)
 
-    Args:
-        job: one job of the JSON of sacct.
-        resource: Slurm's type and name of the resource.
+
+def _allocated_tres(job: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the allocated TRES of a job in the JSON of sacct, by name as in its text: `cpu`, `gres/gpu`.
+
+    Slurm lists the energy of a job as a TRES too.
     """
-    for entry in (job.get("tres") or {}).get("allocated") or []:
-        if (entry.get("type"), entry.get("name") or "") == resource:
-            return _plain(entry.get("count"))
-    return None
+    entries = (job.get("tres") or {}).get("allocated") or []
+    names = ("/".join(filter(None, (entry.get("type"), entry.get("name")))) for entry in entries)
+    return {name: _plain(entry.get("count")) for name, entry in zip(names, entries, strict=True)}
 
 
 def _or_empty(value: float | None) -> float | str:
