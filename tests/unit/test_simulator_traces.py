@@ -138,6 +138,15 @@ def test_gpus_that_slurm_counts_only_by_type(tmp_path):
     assert read_workload(put(tmp_path, "w.json", text), ["n"], gpus).workload.units[0] == 3
 
 
+def test_licenses_and_gpus_come_from_the_same_column(tmp_path):
+    head = "JobIDRaw|Submit|ElapsedRaw|NNodes|AllocTRES|ReqTRES\n"
+    tres = "|cpu=4,gres/gpu=3|cpu=4,gres/gpu=2,license/matlab=5\n"
+    path = put(tmp_path, "w.txt", f"{head}1|2026-01-01T00:00:00|60|1{tres}")
+    for units, size in (("nodes", 1), ("gpus", 3)):
+        work = read_workload(path, ["n"], WorkloadFormat(units=units)).workload
+        assert work.license_names == ("matlab",) and work.licenses[0, 0] == 5 and work.units[0] == size
+
+
 def test_a_dot_marks_a_step_only_in_the_job_id(tmp_path):
     head, times = "User|Submit|ElapsedRaw|NNodes\n", "|2026-01-01T00:00:00|600|1\n"
     path = put(tmp_path, "w.txt", f"{head}ann.smith{times}bob{times}")

@@ -31,8 +31,6 @@ _SACCT = {
     "ElapsedRaw": "time_s",
     "Timelimit": "time_limit_s",
     "TimelimitRaw": "limit_minutes",
-    "NNodes": "units",
-    "AllocNodes": "units",
     "ConsumedEnergy": "energy_joules",
     "ConsumedEnergyRaw": "energy_joules",
     "Partition": "partition",
@@ -43,6 +41,7 @@ _SACCT = {
     "ReqMem": "memory",
     "ReqTRES": "tres",
 }
+_NODE_COUNTS = ("NNodes", "AllocNodes")
 
 
 def lines_of_text(rows: Iterator[Record], names: list[str], where: str, units: str) -> Iterator[Line]:
@@ -51,10 +50,9 @@ def lines_of_text(rows: Iterator[Record], names: list[str], where: str, units: s
     Job steps are skipped, because the line of a job already includes its steps. Steps are recognised by the
     dot in their job id, so output without a job id must not contain steps (`sacct -X`).
     """
-    sizes = {"cpus": ("AllocCPUS", "NCPUS"), "gpus": ("AllocTRES", "ReqTRES")}.get(units)
-    columns = _SACCT if sizes is None else {k: v for k, v in _SACCT.items() if v != "units"}
-    columns = {**columns, **dict.fromkeys(sizes or (), "units")}
-    present = {own: names.index(name) for name, own in columns.items() if name in names}
+    sizes = {"cpus": ("AllocCPUS", "NCPUS"), "gpus": ("ReqTRES", "AllocTRES")}.get(units, _NODE_COUNTS)
+    columns = [*_SACCT.items(), *((name, "units") for name in sizes)]
+    present = {own: names.index(name) for name, own in columns if name in names}
     missing = [name for name in NEEDED_COLUMNS if name not in present]
     if missing:
         raise UsageError(
