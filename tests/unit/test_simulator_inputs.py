@@ -52,6 +52,19 @@ def test_swf_fields(tmp_path):
     ]
 
 
+def test_parts_of_a_swapped_job_are_not_further_jobs(tmp_path):
+    lines = [
+        "1 10 5 30 4 -1 -1 4 60 -1 1 7 -1 -1 0 -1 -1 -1",
+        "1 10 5 10 4 -1 -1 4 60 -1 2 7 -1 -1 0 -1 -1 -1",
+        "1 -1 9 20 4 -1 -1 4 60 -1 3 7 -1 -1 0 -1 -1 -1",
+        "2 50 0 40 4 -1 -1 4 60 -1 4 7 -1 -1 0 -1 -1 -1",  # no line sums this job up
+    ]
+    path = put(tmp_path, "w.swf", "\n".join([*lines, ""]))
+    loaded = read_workload(path, ["n"])
+    assert list(loaded.workload.time_s) == [30, 40]
+    assert loaded.problems.report() == [f"{path}:2: a part of a job that another line sums up (and 1 more)"]
+
+
 BAD_LINES = {
     "1 10 -1 100 4\n": "not 18 numbers",
     "1 10 -1 x 4 -1 -1 -1 -1 -1 1 7 -1 -1 0 -1 -1 -1\n": "not all words are numbers",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Floats
+from slurm_energy.scheduling.queue import Bools, Floats
 from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.line_reader import line_blocks
 from slurm_energy.simulator.inputs.workload_rows import WorkloadRows
@@ -24,13 +24,17 @@ _COLUMNS = (0, 1, 3, 4, 7, 8, 9, 10, 11, 14, 15)
 requested memory (KiB per processor), status, user, queue, partition."""
 _KIB_PER_GIB = 2.0**20
 _STATES = {0: "FAILED", 1: "COMPLETED", 5: "CANCELLED"}
+_JOB, _STATUS = _COLUMNS.index(0), _COLUMNS.index(10)
+_PART_STATUSES = (2, 3, 4)
+"""Statuses of the parts of a job that was swapped out: continued later, last part, last part and failed."""
 
 
 def read(path: Path, problems: InputProblems) -> WorkloadRows:
     """Read an SWF file in blocks, so that only the required columns are in memory.
 
     A line without 18 numbers is skipped. The size of a job is the requested number of processors. If this
-    number is unknown, the size is the allocated number.
+    number is unknown, the size is the allocated number. The parts of a job that was swapped out are skipped
+    if another line sums them up, as the standard says for workloads.
     """
     lines: list[np.ndarray] = []
     parts: list[Floats] = []
@@ -40,10 +44,14 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
         lines.append(numbers)
         parts.append(table[:, _COLUMNS])
     table = np.concatenate(parts) if parts else np.zeros((0, len(_COLUMNS)))
+    line = np.concatenate(lines) if lines else np.zeros(0, np.int64)
+    repeated = _parts_of_summed_jobs(table[:, _JOB], table[:, _STATUS])
+    problems.skip("a part of a job that another line sums up", line[repeated].tolist())
+    table, line = table[~repeated], line[~repeated]
     job, submit_s, run_s, allocated, requested, limit_s, memory_kib, status, user, queue, partition = table.T
     count = len(job)
     return WorkloadRows(
-        line=np.concatenate(lines) if lines else np.zeros(0, np.int64),
+        line=line,
         job=np.arange(count),
         identity=np.where((job >= 0) & (job < _MAX_NUMBER), job, -1).astype(np.int64),
         submit_s=np.where(submit_s == -1, np.nan, submit_s),
@@ -61,6 +69,14 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
         state=_names(status, _STATES),
         partition=_names(np.where(partition >= 0, partition, queue)),
     )
+
+
+def _parts_of_summed_jobs(job: Floats, status: Floats) -> Bools:
+    """Return a mask of the lines that describe a part of a job that another line describes as a whole."""
+    parts: Bools = np.isin(status, _PART_STATUSES)
+    if np.any(parts):
+        parts &= (job >= 0) & np.isin(job, job[~parts])
+    return parts
 
 
 def _names(numbers: Floats, names: Mapping[int, str] | None = None) -> list[str]:
