@@ -165,6 +165,17 @@ def test_several_files_are_merged_on_one_clock_or_appended(tmp_path):
     assert list(work.submit_s) == [0, 100, 100] and work.deadline_s[2] == 450
 
 
+def test_dates_bound_the_window_of_appended_files(tmp_path):
+    def dump(name, *days):
+        rows = "".join(f"{day[1:]}|ann|2026-{day}T12:00:00|10:00|20:00|2|||COMPLETED|p\n" for day in days)
+        return put(tmp_path, name, SACCT + rows)
+
+    paths = [dump("first.txt", "01-01", "01-03"), dump("second.txt", "07-09")]
+    for keys, count in (({"begin": "2026-01-02"}, 2), ({"end": "2026-01-02"}, 1)):
+        how, section = WorkloadFormat(appended=True), TraceSection(**keys)
+        assert read_workload(paths, ["n"], how, selection=section).workload.count == count
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(1, 1e4), st.integers(1, 9)), min_size=2, max_size=20),
     st.floats(0.01, 20),

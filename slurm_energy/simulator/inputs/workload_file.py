@@ -133,12 +133,11 @@ def _scaled(rows: WorkloadRows, factor: float) -> WorkloadRows:
 def _appended(tables: Sequence[WorkloadRows]) -> list[WorkloadRows]:
     """Shift the times of several workload tables so that the tables follow one another.
 
-    Each table begins at the last submission of the previous table.
+    Each table after the first one begins at the last submission of the previous table. The first table
+    keeps its times, which may be dates.
     """
-    shifted: list[WorkloadRows] = []
-    end_s = 0.0
-    for rows in tables:
-        by_s = end_s - float(rows.submit_s.min())
+    shifted = [tables[0]]
+    for rows in tables[1:]:
+        by_s = float(shifted[-1].submit_s.max()) - float(rows.submit_s.min())
         shifted.append(replace(rows, submit_s=rows.submit_s + by_s, deadline_s=rows.deadline_s + by_s))
-        end_s = float(shifted[-1].submit_s.max())
     return shifted
