@@ -29,6 +29,7 @@ from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.scenario_schema import TraceSection
 from slurm_energy.simulator.workloads.offered_load import offered_load, unit_seconds, with_load
 from slurm_energy.simulator.workloads.workload import workload
+from slurm_energy.simulator.workloads.workload_statistics import statistics
 
 CSV = "job_id,user,name,partition,account,state,submit_s,time_s,units\n" + "".join(
     f"{i},u{i % 3},train-{i % 2},p{i % 2},a,COMPLETED,{100 * i},{10 + i},{1 + i % 4}\n" for i in range(20)
@@ -110,6 +111,24 @@ def test_dates_bound_the_window_of_sacct_output(tmp_path):
     section = TraceSection(begin="2026-01-02", end="2026-01-04T12:00:00")
     work = read_workload(path, ["n"], selection=section).workload
     assert work.count == 2 and list(work.power_watts) == [2.5, 2.5]
+
+
+def test_dates_bound_the_window_of_swf_files(tmp_path):
+    def swf(name, head):
+        rows = "".join(f"{n} {86_400 * n} 5 30 4 -1 -1 4 60 -1 1 7 -1 -1 0 -1 -1 -1\n" for n in range(1, 6))
+        return put(tmp_path, name, f"; Version: 2.2\r\n{head}\n;\n{rows}")
+
+    dated = swf("dated.swf", ";  UnixStartTime: 833000000 ")  # 1996-05-25T04:53Z
+    late, early = TraceSection(begin="1996-05-28T00:00Z"), TraceSection(end="1996-05-28T00:00Z")
+    for section, count in ((late, 3), (early, 2), (TraceSection(begin="2d"), 3)):
+        loaded = read_workload(dated, ["n"], selection=section)
+        assert loaded.workload.count == count and loaded.workload.submit_s[-1] == 86_400 * (count - 1)
+    assert statistics(loaded)["period"]["begin"].startswith("1996-05-28T")
+    undated, other = swf("undated.swf", ""), swf("other.swf", "; UnixStartTime: 900000000")
+    for paths in ([undated], [dated, other]):
+        with pytest.raises(UsageError, match=r"^\[trace\] end: is a date, but the workload files state no"):
+            read_workload(paths, ["n"], selection=early)
+    assert statistics(read_workload(undated, ["n"]))["period"]["begin"] is None
 
 
 def test_sacct_sizes_with_suffixes_and_gpus(tmp_path):

@@ -6,6 +6,7 @@ Standard Workload Format", version 2.2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,7 @@ requested memory (KiB per processor), status, user, queue, partition."""
 _KIB_PER_GIB = 2.0**20
 _STATES = {0: "FAILED", 1: "COMPLETED", 5: "CANCELLED"}
 _JOB, _STATUS = _COLUMNS.index(0), _COLUMNS.index(10)
+_UNIX_START = re.compile(rb"\s*;\s*UnixStartTime\s*:\s*(\d{1,11})\s*", re.IGNORECASE)
 _PART_STATUSES = (2, 3, 4)
 """Statuses of the parts of a job that was swapped out: continued later, last part, last part and failed."""
 
@@ -69,6 +71,17 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
         state=_names(status, _STATES),
         partition=_names(np.where(partition >= 0, partition, queue)),
     )
+
+
+def unix_start_s(path: Path) -> float:
+    """Return the Unix time of the time 0 in an SWF file; 0 if the header of the file does not state it."""
+    for _, texts in line_blocks(path, InputProblems(path)):
+        for text in texts:
+            if match := _UNIX_START.fullmatch(text):
+                return float(match[1])
+            if text.strip() and not text.lstrip().startswith(b";"):
+                return 0.0
+    return 0.0
 
 
 def _parts_of_summed_jobs(job: Floats, status: Floats) -> Bools:

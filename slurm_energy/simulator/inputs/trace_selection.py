@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
 import numpy as np
 
@@ -31,7 +32,13 @@ _BOUNDS = {"min_units": "units", "max_units": "units", "min_time_s": "time_s", "
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
-def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[WorkloadRows, list[str]]:
+FIRST_DATE_S: Final = 5e8
+"""Earlier times of submission (before 1985) are times on a clock of the file, not dates."""
+
+
+def select(
+    rows: WorkloadRows, section: TraceSection, seed: int, unix_start_s: float = 0.0
+) -> tuple[WorkloadRows, list[str]]:
     """Select jobs of a trace by the settings of the configuration section `[trace]`.
 
     The result is the selected jobs and a list of remarks for the user. The list is empty if all jobs are
@@ -44,6 +51,7 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
         rows: usable rows of the trace.
         section: settings of the section `[trace]`.
         seed: seed of the simulation. This seed and `sample_seed` together determine the sample.
+        unix_start_s: Unix time of time 0 on the clock of the rows.
 
     Raises:
         UsageError: a setting is invalid, names a column that the file lacks, or no job is left.
@@ -52,7 +60,7 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
     for name, column in _FILTERS.items():
         if patterns := getattr(section, name):
             selection.keep(name, _matching(name, patterns, getattr(selection.rows, column)))
-    selection.keep_window(section)
+    selection.keep_window(section, unix_start_s)
     for name, column in _BOUNDS.items():
         if bound := float(getattr(section, name)):
             selection.keep_bound(name, column, bound, drop=section.outliers == "drop")
@@ -83,12 +91,12 @@ class _Selection:
         if not self.rows.count:
             raise UsageError(f"[trace] {name}", f"no job is left of {before}")
 
-    def keep_window(self, section: TraceSection) -> None:
-        begin_s = float(np.min(self.rows.submit_s))
+    def keep_window(self, section: TraceSection, unix_start_s: float) -> None:
+        clock = float(np.min(self.rows.submit_s)), float(np.max(self.rows.submit_s)), unix_start_s
         if section.begin:
-            self.keep("begin", self.rows.submit_s >= _instant("begin", section.begin, begin_s))
+            self.keep("begin", self.rows.submit_s >= _instant("begin", section.begin, *clock))
         if section.end:
-            self.keep("end", self.rows.submit_s < _instant("end", section.end, begin_s))
+            self.keep("end", self.rows.submit_s < _instant("end", section.end, *clock))
 
     def keep_bound(self, name: str, column: str, bound: float, *, drop: bool) -> None:
         values: Floats = getattr(self.rows, column)
@@ -152,22 +160,36 @@ def _matching(name: str, patterns: Sequence[str], texts: Sequence[str]) -> Bools
     return np.array([verdicts[text] for text in texts], np.bool_)
 
 
-def _instant(name: str, text: str, begin_s: float) -> float:
-    """Convert a time in a scenario to seconds.
+def _instant(name: str, text: str, first_s: float, last_s: float, unix_start_s: float) -> float:
+    """Convert a time in a scenario to seconds on the clock of the trace.
 
     The text is a date, or a duration since the first submission in the trace.
+
+    Args:
+        name: key of the text, for errors.
+        text: the text.
+        first_s: first submission on the clock of the trace.
+        last_s: last submission on this clock.
+        unix_start_s: Unix time of time 0 on this clock.
     """
     match = re.fullmatch(r"\+?(\d+(?:\.\d+)?)([smhdw]?)", text)
     if match:
-        return begin_s + float(match[1]) * _SECONDS[match[2] or "s"]
+        return first_s + float(match[1]) * _SECONDS[match[2] or "s"]
     try:
-        return datetime.fromisoformat(text).timestamp()
+        unix_s = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         raise UsageError(
             f"[trace] {name}",
             f"'{shown(text)}' is not a time",
             "e.g. 12h, 3d, 2026-01-31 or 2026-01-31T08:00",
         ) from None
+    if last_s + unix_start_s < FIRST_DATE_S:
+        raise UsageError(
+            f"[trace] {name}",
+            "is a date, but the workload files state no dates",
+            "a time since the first submission, e.g. 12h or 3d",
+        )
+    return unix_s - unix_start_s
 
 
 def _clipped(rows: WorkloadRows, column: str, values: Floats) -> WorkloadRows:

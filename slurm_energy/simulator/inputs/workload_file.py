@@ -26,6 +26,8 @@ class LoadedWorkload:
     It also contains the problems found in the files, and remarks about the selection of jobs. `begin_s` is
     the time of the first submission on the clock of the files. In the workload, this submission is at time
     0. `without_power` is the number of rows of the selected jobs for which the files state no power.
+    `unix_start_s` is the Unix time of time 0 on the clock of the files. It is 0 if this clock shows Unix
+    time, and if the files do not state it.
     """
 
     workload: Workload
@@ -33,6 +35,7 @@ class LoadedWorkload:
     remarks: list[str] = field(default_factory=list)
     begin_s: float = 0.0
     without_power: int = 0
+    unix_start_s: float = 0.0
 
     def notes(self) -> list[str]:
         """Return all remarks for the user, one line each."""
@@ -101,15 +104,27 @@ def read_workload(
             raise UsageError(f"{file}", "no job in it that can be simulated", reasons[0] if reasons else "")
         tables.append(rows)
     rows = without_doubtful_rows(merged(_appended(tables) if how.appended else tables), problems, paths)
-    rows, remarks = select(rows, selection or TraceSection(), seed)
+    unix_start_s = _unix_start_s(paths, how)
+    rows, remarks = select(rows, selection or TraceSection(), seed, unix_start_s)
     begin_s = float(rows.submit_s.min())
     without_power = int(np.sum(np.isnan(rows.power_watts)))
     work = build(rows, kinds, how.watts_per_unit)
-    return LoadedWorkload(work, problems, remarks, begin_s, without_power)
+    return LoadedWorkload(work, problems, remarks, begin_s, without_power, unix_start_s)
+
+
+def _unix_start_s(paths: Sequence[Path], how: WorkloadFormat) -> float:
+    """Return the Unix time of time 0 on the common clock of the files; 0 if the files do not agree on it."""
+    clocks = paths[:1] if how.appended else paths
+    starts = {swf.unix_start_s(path) if _form(path, how) == "swf" else 0.0 for path in clocks}
+    return starts.pop() if len(starts) == 1 else 0.0
+
+
+def _form(path: Path, how: WorkloadFormat) -> str:
+    return how.form or {".swf": "swf", ".json": "senergy"}.get(plain_suffix(path), "csv")
 
 
 def _read(path: Path, problems: InputProblems, how: WorkloadFormat) -> WorkloadRows:
-    form = how.form or {".swf": "swf", ".json": "senergy"}.get(plain_suffix(path), "csv")
+    form = _form(path, how)
     try:
         if path.stat().st_size == 0:
             raise UsageError(f"{path}", "is empty")

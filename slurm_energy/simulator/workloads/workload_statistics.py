@@ -11,13 +11,12 @@ import numpy as np
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.inputs import LoadedWorkload
+from slurm_energy.simulator.inputs.trace_selection import FIRST_DATE_S
 from slurm_energy.simulator.workloads.offered_load import offered_load
 from slurm_energy.simulator.workloads.workload import Workload
 
 _QUANTILES: Final = {"min": 0.0, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
 _TOP: Final = 5
-_FIRST_DATE_S: Final = 5e8
-"""Earlier times of submission (before 1985) are times on a clock of the file, not dates."""
 
 
 def statistics(loaded: LoadedWorkload, kinds: Sequence[NodeKind] = ()) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def statistics(loaded: LoadedWorkload, kinds: Sequence[NodeKind] = ()) -> dict[s
         "rejected": problems.skipped,
         "problems": problems.table(),
         "remarks": loaded.remarks,
-        "period": _period(loaded.begin_s, span_s),
+        "period": _period(loaded.begin_s, span_s, loaded.unix_start_s),
         "users": len(work.users),
         "partitions": list(work.partitions),
         "qos": list(work.qos_names),
@@ -115,10 +114,11 @@ def cluster_load(work: Workload, kinds: Sequence[NodeKind]) -> dict[str, Any]:
     }
 
 
-def _period(begin_s: float, span_s: float) -> dict[str, Any]:
+def _period(begin_s: float, span_s: float, unix_start_s: float) -> dict[str, Any]:
+    unix_s = begin_s + unix_start_s
     dates = [
-        datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds") if begin_s > _FIRST_DATE_S else None
-        for time_s in (begin_s, begin_s + span_s)
+        datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds") if unix_s > FIRST_DATE_S else None
+        for time_s in (unix_s, unix_s + span_s)
     ]
     return {
         "begin_s": begin_s,
