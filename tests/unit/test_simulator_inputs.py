@@ -21,6 +21,7 @@ from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.reports.labels.json_view import document
 from slurm_energy.reports.usage import JobInfo, JobUsage
 from slurm_energy.simulator.inputs import WorkloadFormat, read_workload
+from slurm_energy.simulator.scenario_schema import TraceSection
 
 TRACES = Path(__file__).parents[2].parent / "shared/data/traces"
 SWF = """\
@@ -238,6 +239,21 @@ def test_senergy_accounting_with_measured_energy(tmp_path):
         assert work.names == ("train", "train") and work.users == ("alice",)
     with pytest.raises(UsageError, match="is not the JSON of sacct or of senergy acct"):
         read_workload(put(tmp_path, "bad.json", '{"meta": {"senergy": "1"}, "jobs": [{}]}'), ["n"])
+
+
+def test_senergy_accounting_keeps_what_slurm_states(tmp_path):
+    """Jobs of `senergy acct --json` have the limits, sizes and names of Slurm, also without a record."""
+    job = {"job_id": 6, "user": "bob", "name": "x", "partition": "gpu", "allocation_nodes": 1}
+    job["state"] = {"current": ["COMPLETED"], "reason": "None"}
+    job["time"] = {"submission": 1000, "start": 1150, "elapsed": 30, "limit": {"set": True, "number": 5}}
+    job["tres"] = {"allocated": [{"type": "cpu", "count": 8}, {"type": "energy", "count": 900}]}
+    measured = {"energy_joules": 800.0, "elapsed_s": 40.0, "start": 1150, "cpus": 4, "nodes": []}
+    jobs = [job | {"energy": None}, job | {"job_id": 7, "energy": measured}]
+    path = put(tmp_path, "acct.json", json.dumps({"meta": {"senergy": {"format": 2}}, "jobs": jobs}))
+    chosen = TraceSection(states=["COMPLETED"], partitions=["gpu"])
+    work = read_workload(path, ["n"], WorkloadFormat(units="cpus"), selection=chosen).workload
+    assert list(work.units) == [8, 4] and list(work.time_s) == [30, 40]
+    assert list(work.power_watts) == [30, 20] and list(work.time_limit_s) == [300, 300]
 
 
 def test_sacct_json_of_old_and_new_releases(tmp_path):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_energy.simulator.inputs import sacct_rows
+
 
 def is_ours(document: object) -> bool:
     """Return whether a JSON document is output of slurm-energy.
@@ -27,17 +29,19 @@ def line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
     Raises:
         KeyError, TypeError, AttributeError: the structure of the job is not as expected.
     """
-    return _line(_of_acct(job), units)
+    if "energy" not in job:
+        return _line(job, units)
+    measured = _line(_of_acct(job), units)
+    known = {name: value for name, value in measured.items() if value != ""}
+    return sacct_rows.values_of_json(job, units) | known
 
 
 def _of_acct(job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Convert a job of `senergy acct --json` to the form of a job of `senergy job --json`.
 
     In the given job, the keys of Slurm hold times and names, and the key `energy` holds the measured
-    values. A job without the key `energy` is returned unchanged.
+    values.
     """
-    if "energy" not in job:
-        return job
     times, energy = job["time"], job["energy"] or {}
     return {
         "job_id": job["job_id"],
@@ -62,6 +66,7 @@ def _line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
         "job_id": str(job["job_id"]),
         "user": job["user"] or "",
         "name": job["name"] or "",
+        **{name: job.get(name) or "" for name in ("partition", "account", "state")},
         "submit_s": "" if submit is None else submit,
         "time_s": "" if elapsed_s is None else elapsed_s,
         "units": _units(job, units),
@@ -71,6 +76,6 @@ def _line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
 
 def _units(job: Mapping[str, Any], units: str) -> float | str:
     if units == "gpus":
-        return sum(len(node["gpus"]) for node in job["nodes"])
+        return sum(len(node["gpus"]) for node in job["nodes"]) or ""
     size = job["cpus"] if units == "cpus" else job["allocated_nodes"] or len(job["nodes"])
     return "" if size is None else float(size)
