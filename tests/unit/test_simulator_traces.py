@@ -131,6 +131,16 @@ def test_dates_bound_the_window_of_swf_files(tmp_path):
     assert statistics(read_workload(undated, ["n"]))["period"]["begin"] is None
 
 
+def test_unix_times_in_swf_files_are_dates_whatever_the_header_states(tmp_path):
+    rows = "".join(
+        f"{n} {833_000_000 + 86_400 * n} 5 30 4 -1 -1 4 60 -1 1 7 -1 -1 0 -1 -1 -1\n" for n in range(1, 6)
+    )
+    path = put(tmp_path, "w.swf", f"; UnixStartTime: 833000000\n{rows}")
+    loaded = read_workload(path, ["n"], selection=TraceSection(end="1996-05-28T00:00Z"))
+    assert loaded.workload.count == 2
+    assert statistics(loaded)["period"]["begin"].startswith("1996-05-26T")
+
+
 def test_sacct_sizes_with_suffixes_and_gpus(tmp_path):
     text = (
         SACCT

@@ -13,7 +13,7 @@ from slurm_energy.simulator.inputs import swf, tabular
 from slurm_energy.simulator.inputs.doubtful_rows import without_doubtful_rows
 from slurm_energy.simulator.inputs.input_problems import MAX_ROWS, InputProblems
 from slurm_energy.simulator.inputs.line_reader import plain_suffix
-from slurm_energy.simulator.inputs.trace_selection import select
+from slurm_energy.simulator.inputs.trace_selection import FIRST_DATE_S, select
 from slurm_energy.simulator.inputs.workload_rows import WorkloadRows, build, merged, usable
 from slurm_energy.simulator.scenario_schema import WORKLOAD_FORMATS, TraceSection
 from slurm_energy.simulator.workloads.workload import Workload
@@ -104,7 +104,7 @@ def read_workload(
             raise UsageError(f"{file}", "no job in it that can be simulated", reasons[0] if reasons else "")
         tables.append(rows)
     rows = without_doubtful_rows(merged(_appended(tables) if how.appended else tables), problems, paths)
-    unix_start_s = _unix_start_s(paths, how)
+    unix_start_s = _unix_start_s(paths, how, float(rows.submit_s.min()))
     rows, remarks = select(rows, selection or TraceSection(), seed, unix_start_s)
     begin_s = float(rows.submit_s.min())
     without_power = int(np.sum(np.isnan(rows.power_watts)))
@@ -112,8 +112,14 @@ def read_workload(
     return LoadedWorkload(work, problems, remarks, begin_s, without_power, unix_start_s)
 
 
-def _unix_start_s(paths: Sequence[Path], how: WorkloadFormat) -> float:
-    """Return the Unix time of time 0 on the common clock of the files; 0 if the files do not agree on it."""
+def _unix_start_s(paths: Sequence[Path], how: WorkloadFormat, first_s: float) -> float:
+    """Return the Unix time of time 0 on the common clock of the files; 0 if the files do not agree on it.
+
+    The result is also 0 if the first submission, `first_s`, is a date already. Some programs write Unix times
+    into SWF files although the header states a start.
+    """
+    if first_s > FIRST_DATE_S:
+        return 0.0
     clocks = paths[:1] if how.appended else paths
     starts = {swf.unix_start_s(path) if _form(path, how) == "swf" else 0.0 for path in clocks}
     return starts.pop() if len(starts) == 1 else 0.0
