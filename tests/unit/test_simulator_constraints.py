@@ -341,11 +341,12 @@ def test_requests_in_swf_and_sacct_files_are_read(tmp_path):
         "JobIDRaw|User|Submit|ElapsedRaw|NNodes|ReqMem|Reservation|ReqTRES\n"
         "1|ann|2026-01-01T00:00:00|60|2|64G|course|billing=2,license/matlab=3,node=2\n"
         "2|ann|2026-01-01T00:00:00|60|2|4Gn||billing=2\n"
+        "3|ann|2026-01-01T00:00:00|60|2|1.50P||billing=2\n"
     )
     jobs = read_workload(sacct, []).workload
-    np.testing.assert_array_equal(jobs.unit_memory_gib, [32.0, math.nan])
-    assert (jobs.reservations, jobs.reservation.tolist()) == (("course",), [0, -1])
-    assert (jobs.license_names, jobs.licenses.tolist()) == (("matlab",), [[3], [0]])
+    np.testing.assert_array_equal(jobs.unit_memory_gib, [32.0, math.nan, 0.75 * 2**20])
+    assert (jobs.reservations, jobs.reservation.tolist()) == (("course",), [0, -1, -1])
+    assert (jobs.license_names, jobs.licenses.tolist()) == (("matlab",), [[3], [0], [0]])
 
 
 def test_unreadable_licenses_and_memory_skip_the_line(tmp_path):

@@ -18,8 +18,8 @@ from slurm_energy.slurm.tres import parse_tres
 
 _SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _LICENSES = re.compile(r"(?:^|,)license/([^=,]+)=(\d+)")
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTkmgt])")
-_MEMORY_GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTPkmgtp])")
+_MEMORY_GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10, "P": 2.0**20}
 _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _SACCT = {
     "JobIDRaw": "job_id",
