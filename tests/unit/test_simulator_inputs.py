@@ -18,6 +18,8 @@ from property_examples import examples
 
 from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
+from slurm_energy.reports.acct.acct_fields import rows_of_records
+from slurm_energy.reports.acct.acct_json import built_document
 from slurm_energy.reports.labels.json_view import document
 from slurm_energy.reports.usage import JobInfo, JobUsage
 from slurm_energy.simulator.inputs import WorkloadFormat, read_workload
@@ -254,6 +256,19 @@ def test_senergy_accounting_keeps_what_slurm_states(tmp_path):
     work = read_workload(path, ["n"], WorkloadFormat(units="cpus"), selection=chosen).workload
     assert list(work.units) == [8, 4] and list(work.time_s) == [30, 40]
     assert list(work.power_watts) == [30, 20] and list(work.time_limit_s) == [300, 300]
+
+
+def test_senergy_accounting_without_a_time_of_submission(tmp_path):
+    """`senergy acct --json` states 0 for a time of submission that no fact about the job contains."""
+    energy = (ComponentEnergy("node", 2500.0, "ipmi"),)
+    start_s, usages = 1_700_000_010.0, []
+    for job_id, job in ((12, JobInfo(user="alice", submit=start_s - 10)), (13, JobInfo())):
+        record = EnergyRecord("c", "n1", job_id, 1001, "edp", start_s, start_s + 100, energy, cpus=8)
+        usages.append(JobUsage((record,), job))
+    printed = built_document(rows_of_records(usages), "all", [])
+    assert [job["time"]["submission"] for job in printed["jobs"]] == [1_700_000_000, 0]
+    loaded = read_workload(put(tmp_path, "acct.json", json.dumps(printed)), ["n"])
+    assert loaded.begin_s == 1_700_000_000 and list(loaded.workload.submit_s) == [0, 10]
 
 
 def test_sacct_json_of_old_and_new_releases(tmp_path):

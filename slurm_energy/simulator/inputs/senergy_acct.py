@@ -40,14 +40,14 @@ def _of_acct(job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Convert a job of `senergy acct --json` to the form of a job of `senergy job --json`.
 
     In the given job, the keys of Slurm hold times and names, and the key `energy` holds the measured
-    values.
+    values. A time of submission of 0 is unknown: the facts about the job may still be missing.
     """
     times, energy = job["time"], job["energy"] or {}
     return {
         "job_id": job["job_id"],
         "user": job["user"],
         "name": job["name"],
-        "submit": times["submission"],
+        "submit": times["submission"] or None,
         "allocated_nodes": job["allocation_nodes"],
         "start": times["start"],
         "elapsed_s": times["elapsed"],
