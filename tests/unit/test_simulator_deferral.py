@@ -100,6 +100,26 @@ def test_a_job_is_held_for_weeks_after_the_last_arrival():
     assert result.accounts.start_s.tolist() == [31 * day_s]
 
 
+def test_a_running_job_with_a_limit_of_years_lengthens_no_plan(monkeypatch):
+    """The time slots of a plan are bounded. The bound does not change the planned starts."""
+    cheapest, slots, starts = deferral.policy("cheapest"), [], []
+    monkeypatch.setattr(deferral.registry, "_policies", {})
+
+    @deferral.register("test-slots")
+    def counted(queue, options):
+        slots.append(queue.capacity.units.shape[1])
+        return cheapest.plan(queue, options)
+
+    rules = settings_of("test-slots", feed([0.3, 0.3, 0.1, 0.2, 0.15, 0.3, 0.3, 0.3]))
+    for days in (40, 1000):
+        limits_s = {"time_limit_s": np.array([24 * HOUR * days, HOUR, HOUR])}
+        work = jobs_of([0, 60, 60], [8 * HOUR, HOUR, HOUR], [np.nan, 6 * HOUR, 6 * HOUR], **limits_s)
+        result = engine.simulate(work, [NodeKind("n", 2, 1)], policy("fcfs"), rules)
+        starts.append(result.accounts.start_s.tolist())
+    assert starts[0] == starts[1] == [0, 2 * HOUR, 4 * HOUR]
+    assert max(slots) == 5000
+
+
 def test_a_checkpointable_job_pauses_in_expensive_hours():
     prices = [0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.9, 0.9]
     work = jobs_of([0], [3 * HOUR], [4 * HOUR], checkpointable=np.array([1]))

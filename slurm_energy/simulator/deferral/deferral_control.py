@@ -21,6 +21,8 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 _HISTORY_S = 28 * 86400.0
 _MAX_ARRIVALS = 5000
+_MAX_SLOTS = 5000
+"""Maximum number of time slots of the capacity, as in senergyctld. Plans have at most 1345 starts."""
 
 
 class DeferralControl:
@@ -205,17 +207,19 @@ class DeferralControl:
         """Return the number of units (GPUs, cores or nodes) that are free in each time slot.
 
         The units of running jobs are not free. The units of the deferred jobs in `others` are not free
-        during the planned runs of these jobs.
+        during the planned runs of these jobs. A time limit of a year or more does not add slots without
+        bound: the units of jobs that end after the last slot are free from the last slot on.
         """
         step_s = self._deferral.options.slot_s
         start_s = math.floor(self._events.now_s / step_s) * step_s
         runs = list(self._runs.running.values())
         ends = [run.start_s + run.limit_s for run in runs]
-        slots = max(1, math.ceil((max([until_s, *ends]) - start_s) / step_s) + 1)
+        slots = min(max(1, math.ceil((max([until_s, *ends]) - start_s) / step_s) + 1), _MAX_SLOTS)
         free = np.repeat(self._cluster.free.astype(np.float64)[:, None], slots, axis=1)
         for run, end_s in zip(runs, ends, strict=True):
             after = math.ceil((end_s - start_s) / step_s - 1e-9)
-            free[self._workload.hardware[run.shape], max(0, after) :] += self._workload.units[run.shape]
+            first = min(max(0, after), slots - 1)
+            free[self._workload.hardware[run.shape], first:] += self._workload.units[run.shape]
         for job in others:
             begin_s = self.held[job]
             if math.isfinite(begin_s):
