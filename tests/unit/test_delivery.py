@@ -182,6 +182,24 @@ def test_after_the_upgrade_all_arrive_once_with_their_traces(node: Node) -> None
     assert node.files() == [] and node.pause_s() is None
 
 
+@pytest.mark.parametrize("deleted_by", ["limit", "administrator"])
+def test_a_deleted_record_does_not_delay_the_other_deferred_records(node: Node, deleted_by: str) -> None:
+    for job_id in range(3):
+        node.add(job_id, schema=2)
+    node.deliver()
+    node.controller.schema = 2  # accepts the records from now on, under the same version
+    if deleted_by == "limit":
+        node.spool.limit_bytes = sum((node.folder / "spool" / name).stat().st_size for name in node.files())
+        node.add(3)
+    else:
+        (node.folder / "spool/000000000020-id0.json").unlink()
+    for _ in range(3):
+        node.deliver()
+        node.clock.now += node.pause_s() or 0.0
+    assert {"id1", "id2"} <= node.controller.records.keys() and "id0" not in node.controller.records
+    assert node.files() == [] and node.pause_s() is None
+
+
 def test_another_release_of_the_controller_is_noticed_with_any_record(node: Node) -> None:
     node.add(1, schema=2)
     node.deliver()

@@ -80,6 +80,15 @@ class DeferredRecords:
             self.release()
         self._names.pop(name, None)
 
+    def discard(self, name: str) -> None:
+        """Remove a record whose file was deleted before the controller accepted or rejected the record.
+
+        The other records stay deferred.
+        """
+        if name == self._probe:
+            self._probe = None
+        self._names.pop(name, None)
+
     def release(self) -> None:
         """Stop deferring the records: empty the list, so that all its records can be sent at once."""
         self._names.clear()

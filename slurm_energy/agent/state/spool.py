@@ -217,8 +217,8 @@ class Spool:
 
     def remove(self, name: str) -> None:
         """Remove a delivered record and its attachments, given the record's file name."""
-        self._drop([*attachments_of(name), name])
         self.deferred.forget(name)
+        self._drop([*attachments_of(name), name])
 
     def defer(self, name: str, reason: str, now: float) -> None:
         """Mark a record as deferred because the controller cannot accept it yet.
@@ -390,6 +390,7 @@ class Spool:
     def _drop(self, names: Iterable[str]) -> None:
         for name in names:
             atomic_file.remove(self._path(name))
+            self.deferred.discard(name)
             self._total -= self._sizes.pop(name, 0)
 
     def _path(self, name: str) -> str:
