@@ -253,5 +253,17 @@ def file_sizes(folder: Path) -> dict[str, int]:
     return {name: entry.st_size for name, entry in status.items() if not stat.S_ISDIR(entry.st_mode)}
 
 
+def remove_empty_files(folder: Path) -> None:
+    """Remove the regular files without contents from a directory.
+
+    After a power failure, a file that was not forced to disk may have its name but no contents.
+    """
+    with os.scandir(folder) as entries:
+        files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+    for entry in files:
+        if entry.stat(follow_symlinks=False).st_size == 0:
+            atomic_file.remove(entry.path)
+
+
 def _reason_of(name: str) -> str:
     return name.removesuffix(RECORD_SUFFIX) + _REASON_SUFFIX

@@ -19,7 +19,7 @@ from typing import Any
 
 from slurm_energy import atomic_file
 from slurm_energy.agent.state.deferred_records import DeferredRecords
-from slurm_energy.agent.state.rejected_records import RejectedRecords, file_sizes
+from slurm_energy.agent.state.rejected_records import RejectedRecords, file_sizes, remove_empty_files
 from slurm_energy.agent.state.spooled_record import (
     ATTACHMENT_SUFFIXES,
     SpoolableRecord,
@@ -68,6 +68,7 @@ class Spool:
         with atomic_file.tolerating_read_only():
             for leftover in (*folder.glob(".*.new"), *folder.glob(f"{_REJECTED}/.*.new")):
                 leftover.unlink(missing_ok=True)
+            remove_empty_files(folder)
         self.deferred = DeferredRecords()
         self.rejected = RejectedRecords(folder / _REJECTED, 0)
         with atomic_file.tolerating_read_only():
