@@ -143,7 +143,8 @@ def _counted(table: Table) -> ColumnElement[bool]:
     if table is tables.node_periods:
         state = usage_tables.usage_state.c
         last = select(state.value).where(state.name == LAST_PERIOD).scalar_subquery()
-        return table.c.id <= last
+        # The last row stays: SQLite would reuse its id, and a later period with this id would not be counted.
+        return table.c.id < last
     return true()
 
 

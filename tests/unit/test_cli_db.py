@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 from store_examples import Accounting, item, record
 from stored_schemas import VERSIONS, load_schema, rows_of
 
@@ -26,6 +27,7 @@ from slurm_energy.accounting import engine
 from slurm_energy.accounting.backups import restore
 from slurm_energy.accounting.schema import migrations, tables, usage_tables
 from slurm_energy.accounting.usage import usage_queries
+from slurm_energy.accounting.usage.usage_rollup import LAST_PERIOD
 from slurm_energy.accounting.writer_lock import writer_lock
 from slurm_energy.cli import db, main
 
@@ -238,7 +240,7 @@ def test_prune_keeps_the_sums_of_reports(filled, capsys):
     assert run(capsys, "prune", "records", "periods", "--before", "1970-01-03", *location(filled))[0] == 0
     with engine.connect(filled, read_only=True) as connection:
         assert connection.execute(tables.periods.select()).fetchall() == []
-        assert connection.execute(tables.node_periods.select()).fetchall() == []
+        assert len(connection.execute(tables.node_periods.select()).fetchall()) == 1  # the last counted one
     assert sums() == before
 
 
@@ -375,6 +377,18 @@ def test_flipped_bits_in_texts_are_found_by_the_check_of_contents(path, capsys):
     assert run(capsys, "recover", path, "recovered.db")[0] == 0
     assert rows_of(path.with_name("recovered.db"))["records"]
     assert run(capsys, "check", "--content", "--database", path.with_name("recovered.db"))[0] == 0
+
+
+def test_recovery_corrects_the_last_counted_period(path, capsys):
+    newest = select(func.max(tables.node_periods.c.id))
+    last = select(usage_tables.usage_state.c.value).where(usage_tables.usage_state.c.name == LAST_PERIOD)
+    with engine.connect(path) as connection:
+        counted = connection.execute(last).scalar_one()
+        assert connection.execute(newest).scalar_one() == counted > 2
+        connection.execute(tables.node_periods.delete().where(tables.node_periods.c.id > counted - 2))
+    assert run(capsys, "recover", path, "recovered.db")[0] == 0
+    with engine.connect(path.with_name("recovered.db"), read_only=True) as connection:
+        assert connection.execute(last).scalar_one() == connection.execute(newest).scalar_one() == counted - 2
 
 
 def test_a_file_without_a_readable_schema_needs_a_backup(path, tmp_path, capsys):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from sqlalchemy import select
 
+from slurm_energy.accounting import retention
 from slurm_energy.accounting.engine import connect
 from slurm_energy.accounting.records import job_facts, record_store
 from slurm_energy.accounting.records.job_facts import JobLookup
@@ -618,4 +619,17 @@ def test_absurd_energies_of_a_node_do_not_stop_the_sums_of_others(store_location
     by_uid = {(key.kind, key.uid): values[TOTAL] for key, values in sums.items()}
     assert by_uid[JOB, 1001] == 5 and by_uid[IDLE, None] == 7
     assert by_uid[JOB, 1000] == 2**63 - 1
+    rollup.close()
+
+
+def test_energy_counts_after_the_deletion_of_all_older_periods(store_location: str) -> None:
+    rollup = Rollup(store_location)
+    for hour in range(3):
+        rollup.deliver_period(start=T0 + hour * HOUR)
+    rollup.advance()
+    deleted = retention.delete_old(rollup.connection, ["periods"], END)
+    assert deleted["periods"] > 0
+    rollup.deliver_period(start=T0 + 3 * HOUR)
+    rollup.advance()
+    assert rollup.energies()[JOB, "", ""] == 4 * 3_000_000
     rollup.close()

@@ -23,6 +23,7 @@ from slurm_energy.accounting.backups.content_check import record_problem
 from slurm_energy.accounting.backups.integrity import verify
 from slurm_energy.accounting.engine import connect
 from slurm_energy.accounting.schema import migrations, tables, usage_tables
+from slurm_energy.accounting.usage.usage_rollup import LAST_PERIOD
 from slurm_energy.accounting.writer_lock import adopt_owner
 from slurm_energy.errors import EnergyError, UnavailableError
 
@@ -115,6 +116,7 @@ def _recover(source: Path, new: Path, progress: Callable[[int], None]) -> Recove
             for table in columns:
                 result.tables[table.name].missing = _missing_ids(copy, table)
             _reset_damaged_sums(copy, columns, result)
+            _correct_last_period(copy, columns)
             copy.execute("COMMIT")
     migrations.prepare(new)
     with connect(new) as connection:
@@ -311,3 +313,13 @@ def _reset_damaged_sums(
         copy.execute(f"DELETE FROM {table.name}")
         result.tables[table.name].rows = 0
     copy.execute("UPDATE periods SET usage_group = NULL")
+
+
+def _correct_last_period(copy: sqlite3.Connection, columns: Mapping[Table, Sequence[str]]) -> None:
+    """Correct the id of the last period that `senergy report` has counted, if this period is lost.
+
+    New periods get ids after the last recovered row. Up to the stored id, they would not be counted.
+    """
+    if usage_tables.usage_state in columns:
+        last = "(SELECT coalesce(max(id), 0) FROM node_periods)"
+        copy.execute(f"UPDATE usage_state SET value = min(value, {last}) WHERE name = ?", (LAST_PERIOD,))
