@@ -32,6 +32,7 @@ from slurm_energy.accounting.records.periods import DeliveredPeriod, store_perio
 from slurm_energy.accounting.records.plausibility import PlausibilityCheck
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.schema import migrations, tables, usage_tables
+from slurm_energy.accounting.usage import whole_periods
 from slurm_energy.accounting.usage.groups import COVERAGE, IDLE, JOB, UNATTRIBUTED, GroupKey
 from slurm_energy.accounting.usage.sum_changes import SUM_COLUMNS
 from slurm_energy.accounting.usage.usage_queries import (
@@ -619,6 +620,32 @@ def test_absurd_energies_of_a_node_do_not_stop_the_sums_of_others(store_location
     by_uid = {(key.kind, key.uid): values[TOTAL] for key, values in sums.items()}
     assert by_uid[JOB, 1001] == 5 and by_uid[IDLE, None] == 7
     assert by_uid[JOB, 1000] == 2**63 - 1
+    rollup.close()
+
+
+def test_a_report_reads_the_sums_of_one_moment(store_location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The energy of a job is complete and in one group if facts arrive while a report is computed."""
+    midnight = T0 + 2 * HOUR
+    window = (midnight + HOUR, midnight + HOUR + 24 * HOUR)
+    rollup, writer = Rollup(store_location), Rollup(store_location)
+    for hour in range(2):
+        rollup.deliver_period(start=midnight + hour * HOUR)
+    rollup.advance()
+    subtract_outside = whole_periods._subtract_outside
+
+    def interrupted(*arguments: Any) -> None:
+        writer.learn(facts(start=midnight, end=midnight + 2 * HOUR))
+        writer.advance()
+        subtract_outside(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(whole_periods, "_subtract_outside", interrupted)
+        during = rollup.energies(*window)
+    after = rollup.energies(*window)
+    idle = {(IDLE, "", ""): 1_000_000}
+    assert during == {(JOB, "", ""): 3_000_000} | idle
+    assert after == {(JOB, "physics", "alice"): 3_000_000} | idle
+    writer.close()
     rollup.close()
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, func, literal, select
 
+from slurm_energy.accounting.engine import transaction
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.schema import tables, usage_tables
 from slurm_energy.accounting.usage.groups import JOB, GroupKey
@@ -88,7 +89,15 @@ class WindowUsage:
 
 
 def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
-    """Return the energies and times of a time window, summed by group for each of its intervals."""
+    """Return the energies and times of a time window, summed by group for each of its intervals.
+
+    All statements read the state of one moment. The sums may change between two transactions.
+    """
+    with transaction(connection, snapshot=True):
+        return _read_usage(connection, query)
+
+
+def _read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
     longest_s = longest_period_s(connection)
     intervals: list[IntervalUsage] = []
     inside_uj: list[int] = []
