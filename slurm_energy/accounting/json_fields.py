@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, cast, func
+from sqlalchemy import ColumnElement, Connection, case, cast, func
 from sqlalchemy.dialects import postgresql
 
 
@@ -18,7 +18,7 @@ def array_length(connection: Connection, column: ColumnElement[str], key: str) -
     """
     match connection.dialect.name:
         case "postgresql":
-            return func.json_array_length(cast(column, postgresql.JSON)[key])
+            return func.json_array_length(_postgresql_field(column, key))
         case "sqlite":
             return func.json_array_length(column, f"$.{key}")
     return func.json_length(column, f"$.{key}")
@@ -36,8 +36,19 @@ def text_value(connection: Connection, column: ColumnElement[str], key: str) -> 
     """
     match connection.dialect.name:
         case "postgresql":
-            text: ColumnElement[Any] = cast(column, postgresql.JSON)[key].astext
+            text: ColumnElement[Any] = _postgresql_field(column, key).astext
             return text
         case "sqlite":
             return func.json_extract(column, f"$.{key}")
     return func.json_value(column, f"$.{key}")
+
+
+def _postgresql_field(column: ColumnElement[str], key: str) -> ColumnElement[Any]:
+    """Return the SQL expression for a field of JSON text on PostgreSQL.
+
+    The expression yields NULL if the text contains the null character. PostgreSQL cannot read such a text,
+    and the error would end the whole query, whichever node delivered the text.
+    """
+    is_readable = func.strpos(column, r"\u0000") == 0
+    field: ColumnElement[Any] = case((is_readable, cast(column, postgresql.JSON)))[key]
+    return field

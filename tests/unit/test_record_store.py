@@ -22,14 +22,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from sqlalchemy import select
 from store_examples import NOW, Accounting, item, record
 
 from slurm_energy.accounting import retention
 from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.json_fields import array_length, text_value
 from slurm_energy.accounting.records import observations, record_store, traces
 from slurm_energy.accounting.records.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.accounting.records.record_store import RefusalOutcome
-from slurm_energy.accounting.schema import observation_tables
+from slurm_energy.accounting.schema import observation_tables, tables
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord
@@ -343,6 +345,19 @@ def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
     assert len(accepted) == 3
     assert [(r.index, r.outcome) for r in refusals] == [(2, RefusalOutcome.REJECTED)]
     assert accounting.ids() == [0, 1, 3]
+
+
+def test_a_record_with_a_null_character_does_not_stop_the_evaluation_of_others(accounting):
+    """A faulty node cannot stop the learning from the records of all nodes, or the priority by energy."""
+    accounting.deliver(
+        item(job_id=1, fingerprint="f" * 64, gpus=(0, 1)), item(job_id=2, notes=("a\0b",), gpus=(0,))
+    )
+    with accounting.connect() as connection:
+        body = tables.records.c.body
+        values = (text_value(connection, body, "fingerprint"), array_length(connection, body, "gpus"))
+        rows = connection.execute(select(*values).order_by(tables.records.c.job_id)).all()
+    assert tuple(rows[0]) == ("f" * 64, 2)
+    assert rows[1][0] is None and rows[1][1] in (None, 1)
 
 
 @pytest.mark.parametrize("together", [False, True])
