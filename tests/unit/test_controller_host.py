@@ -9,6 +9,7 @@ import asyncio
 import threading
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,6 +17,7 @@ from slurm_energy.accounting.controller_lease import LeaseState
 from slurm_energy.config import parse
 from slurm_energy.controller.standby import controller_host, failover
 from slurm_energy.controller.standby.controller_host import ControllerHost
+from slurm_energy.errors import UnavailableError
 
 
 def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +70,37 @@ def test_the_lease_is_renewed_while_an_observation_waits(monkeypatch: pytest.Mon
     lease, host = Lease(), HangingHost()
     assert asyncio.run(failover.wait_until_resigned(cast(Any, lease), cast(Any, host))) is None
     assert host.has_ended
+
+
+def test_keep_alives_are_sent_while_the_schema_is_migrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service manager does not kill a controller that migrates a large database before it is active."""
+    roles = iter([LeaseState(), None])
+    kept_alive, migrations = threading.Event(), list[bool]()
+
+    class Passive:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        async def run(self) -> LeaseState | None:
+            return next(roles)
+
+    class Manager:
+        async def keep_alive(self) -> None:
+            kept_alive.set()
+            await asyncio.sleep(3600.0)
+
+    def store(*_: object) -> None:
+        migrations.append(kept_alive.wait(10.0))
+        raise UnavailableError("database", "ends the test")
+
+    host = ControllerHost(parse(""), None, None)
+    monkeypatch.setattr(host, "forget_written_policies", lambda: None)
+    monkeypatch.setattr(failover, "PassiveController", Passive)
+    monkeypatch.setattr(failover, "ControllerLease", MagicMock())
+    monkeypatch.setattr(failover, "Store", store)
+    monkeypatch.setattr(failover, "signal", MagicMock())
+    failover.alternate(host, cast(Any, Manager()), MagicMock())
+    assert migrations == [True]
 
 
 def test_an_invalid_configuration_is_not_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from slurm_energy import service_manager
 from slurm_energy.accounting.backups import integrity
 from slurm_energy.accounting.controller_lease import LeaseState
-from slurm_energy.accounting.engine import error_reason
+from slurm_energy.accounting.engine import Location, error_reason
 from slurm_energy.config import Config
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller.records.store import Store
@@ -99,7 +99,7 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
             return
         # Between the roles nothing handles the signal, and its default would end the daemon.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        resignation = _serve(host, free, run_active)
+        resignation = _serve(host, free, manager, run_active)
         if resignation is None:
             return
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -108,7 +108,9 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
         retry_s = _RETRY_S
 
 
-def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Resignation | None:
+def _serve(
+    host: ControllerHost, free: LeaseState, manager: service_manager.ServiceManager, run_active: RunActive
+) -> Resignation | None:
     """Become the active controller and run senergyctld until it is not active any more.
 
     Several hosts may run senergyctld. Only the host with the lease (a lock with an expiry) is active.
@@ -120,7 +122,7 @@ def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Res
     lease.policy_lines = free.policy_lines
     resignation: Resignation | None = Resignation(host.config)
     try:
-        store = Store(location, lease)
+        store = asyncio.run(_open_store(location, lease, manager))
     except (UnavailableError, AlreadyRunningError, SQLAlchemyError) as error:
         log.warning("did not become active: %s", error_reason(error))
         lease.release()
@@ -136,3 +138,17 @@ def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Res
         lease.release(resignation.successor if resignation else None)
         COMMAND_GATE.open()
     return resignation
+
+
+async def _open_store(
+    location: Location, lease: ControllerLease, manager: service_manager.ServiceManager
+) -> Store:
+    """Open the database in a thread, and send keep-alives to the service manager until it is open.
+
+    The first controller of a new release migrates the schema. In a large database, this takes minutes.
+    """
+    keeping_alive = asyncio.create_task(manager.keep_alive())
+    try:
+        return await asyncio.to_thread(Store, location, lease)
+    finally:
+        keeping_alive.cancel()
