@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from budget_world import RESERVE_WATTS, FakeNode
@@ -465,3 +466,51 @@ def test_reservations_of_an_earlier_run_are_removed_where_no_budget_applies(tmp_
 
     Site(tmp_path, monkeypatch, SECTION.replace("enforce", "off") + SITE + "watts = 500\n").run(story)
     assert calls == [{}, {}]
+
+
+def test_lines_of_former_budgets_are_removed_later_if_the_policy_file_cannot_be_written(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("slurm_energy.controller.budgets.loop.LicenseReservations", MagicMock())
+    monkeypatch.setattr("slurm_energy.controller.budgets.loop._RELEASE_RETRY_S", 0.0)
+    written: list[tuple[str, ...]] = []
+
+    async def story(site: Site) -> None:
+        site.loop.policy_lines = ("license watts 1000",)  # before a reload
+        fail_once(site, written)
+        task = asyncio.create_task(site.loop.loop())
+        async with asyncio.timeout(30.0):
+            while len(written) < 2 and not task.done():
+                await asyncio.sleep(0.01)
+        assert not task.done()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    Site(tmp_path, monkeypatch, SECTION.replace("enforce", "off") + SITE + "watts = 500\n").run(story)
+    assert written == [(), ()]
+
+
+def test_lines_of_budgets_are_added_later_if_the_policy_file_cannot_be_written(site: Callable[..., Site]):
+    written: list[tuple[str, ...]] = []
+    parts = MagicMock()
+    parts.admission.policy_lines.return_value = ["license watts 1000"]
+
+    async def story(s: Site) -> None:
+        fail_once(s, written)
+        for _ in range(3):
+            await s.loop._guarded("admission", s.loop._admit(parts, MagicMock()))
+
+    site().run(story)
+    assert written == [("license watts 1000",)] * 2
+
+
+def fail_once(site: Site, written: list[tuple[str, ...]]) -> None:
+    """Let the first attempt to write the policy file fail, and note the lines of all attempts."""
+
+    def write() -> None:
+        written.append(site.loop.policy_lines)
+        if len(written) == 1:
+            raise UnavailableError("/etc/slurm/energy.policies", "No space left on device")
+
+    site.loop._on_policy_lines = write

@@ -49,6 +49,7 @@ _INPUTS_TIMEOUT_S: Final = 10.0
 _OFF_POLL_S: Final = 30.0
 _RELEASE_RETRY_S: Final = 60.0
 _SUBJECT: Final = "power budgets"
+_POLICY_FILE: Final = f"{_SUBJECT}, policy file"
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -326,17 +327,36 @@ class BudgetLoop:
     async def _release_power(self) -> None:
         """Remove the license reservations and policy-file lines of an earlier power-budget configuration.
 
-        If Slurm does not answer, the removal is repeated later.
+        If Slurm does not answer, or if the policy file cannot be written, the removal is repeated later.
         """
-        if self.policy_lines:
-            self.policy_lines = ()
-            self._on_policy_lines()
+        self._release_at_s = time.monotonic() + _RELEASE_RETRY_S
+        try:
+            self._publish(())
+        except EnergyError as error:
+            self._failures.report(_POLICY_FILE, str(error))
+        else:
+            self._failures.clear(_POLICY_FILE)
         try:
             reservations = LicenseReservations(BUDGET_PREFIX, self._release)
             await asyncio.to_thread(reservations.apply, {}, time.time())
-            self._release_at_s = math.inf
         except EnergyError:
-            self._release_at_s = time.monotonic() + _RELEASE_RETRY_S  # is there no Slurm on this host?
+            return  # is there no Slurm on this host?
+        if not self.policy_lines:
+            self._release_at_s = math.inf
+
+    def _publish(self, lines: tuple[str, ...]) -> None:
+        """Write the policy file if its lines about budgets change.
+
+        After an error the former lines remain, so that the next call writes the file again.
+        """
+        if lines == self.policy_lines:
+            return
+        former, self.policy_lines = self.policy_lines, lines
+        try:
+            self._on_policy_lines()
+        except BaseException:
+            self.policy_lines = former
+            raise
 
     async def _admit(self, parts: BudgetParts, cycle: BudgetCycle) -> None:
         async with self._lock:
@@ -344,10 +364,7 @@ class BudgetLoop:
         await asyncio.to_thread(parts.admit, request)
         async with self._lock:
             await self._in_thread(lambda: parts.end_admission(request))
-        lines = tuple(parts.admission.policy_lines())
-        if lines != self.policy_lines:
-            self.policy_lines = lines
-            self._on_policy_lines()
+        self._publish(tuple(parts.admission.policy_lines()))
 
     async def _store_loop(self) -> None:
         while True:
