@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, cast, func
+from sqlalchemy import ColumnElement, Connection, case, cast, func, or_
 from sqlalchemy.dialects import postgresql
 
 
@@ -49,6 +49,8 @@ def _postgresql_field(column: ColumnElement[str], key: str) -> ColumnElement[Any
     The expression yields NULL if the text contains the null character. PostgreSQL cannot read such a text,
     and the error would end the whole query, whichever node delivered the text.
     """
-    is_readable = func.strpos(column, r"\u0000") == 0
+    # After an escaped backslash, u0000 is ordinary text, which users can write into records.
+    texts = (column, func.replace(column, r"\\", ""))
+    is_readable = or_(*(func.strpos(text, r"\u0000") == 0 for text in texts))
     field: ColumnElement[Any] = case((is_readable, cast(column, postgresql.JSON)))[key]
     return field

@@ -350,14 +350,26 @@ def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
 def test_a_record_with_a_null_character_does_not_stop_the_evaluation_of_others(accounting):
     """A faulty node cannot stop the learning from the records of all nodes, or the priority by energy."""
     accounting.deliver(
-        item(job_id=1, fingerprint="f" * 64, gpus=(0, 1)), item(job_id=2, notes=("a\0b",), gpus=(0,))
+        item(job_id=1, fingerprint="f" * 64, gpus=(0, 1)),
+        item(job_id=2, notes=("a\0b",), gpus=(0,)),
+        item(job_id=3, notes=("a\\\0b",), gpus=(0,)),
     )
     with accounting.connect() as connection:
         body = tables.records.c.body
         values = (text_value(connection, body, "fingerprint"), array_length(connection, body, "gpus"))
         rows = connection.execute(select(*values).order_by(tables.records.c.job_id)).all()
     assert tuple(rows[0]) == ("f" * 64, 2)
-    assert rows[1][0] is None and rows[1][1] in (None, 1)
+    for row in rows[1:]:
+        assert row[0] is None and row[1] in (None, 1)
+
+
+@pytest.mark.parametrize("note", [r"\u0000", r"\\u0000", r"\\\u0000"])
+def test_a_written_escape_of_a_null_character_hides_no_fields(accounting, note):
+    """A user whose flag is quoted in a note cannot hide the GPUs of the job from the usage of the user."""
+    accounting.deliver(item(job_id=1, notes=(note,), gpus=(0, 1)))
+    with accounting.connect() as connection:
+        gpus = array_length(connection, tables.records.c.body, "gpus")
+        assert connection.execute(select(gpus)).scalar_one() == 2
 
 
 @pytest.mark.parametrize("together", [False, True])
