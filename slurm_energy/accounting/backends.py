@@ -226,10 +226,9 @@ class MariadbBackend(Backend):
         }
         options = {"connect_args": arguments, "pool_pre_ping": True, "pool_recycle": _IDLE_SESSION_S // 2}
         engine = end_lost_streams(_engine(url.set(drivername="mariadb+pymysql"), options))
-        if read_only:
-            event.listen(
-                engine, "connect", lambda driver, _: driver.query("SET SESSION TRANSACTION READ ONLY")
-            )
+        # A server may be configured for READ COMMITTED, which has no snapshots.
+        level = "ISOLATION LEVEL REPEATABLE READ" + (", READ ONLY" if read_only else "")
+        event.listen(engine, "connect", lambda driver, _: driver.query(f"SET SESSION TRANSACTION {level}"))
         return engine
 
     def lock_writer(self, connection: Connection) -> bool:

@@ -98,6 +98,23 @@ def test_a_writer_that_lost_its_lock_writes_no_more(location, open_store, monkey
     assert len(asyncio.run(story())[0]) == 1
 
 
+def test_a_snapshot_needs_no_setting_of_the_server(database_servers):
+    """Reports and backups read one moment also if MariaDB is configured for READ COMMITTED."""
+    server, location = database_servers.get("mariadb"), database_servers.empty_store("mariadb")
+    row = {"cluster": "c", "node": "n", "last_end": 1.0, "last_received": 1.0}
+    server.execute("SET GLOBAL tx_isolation = 'READ-COMMITTED'")
+    try:
+        with engine.connect(location, read_only=True) as reader, engine.connect(location) as writer:
+            with engine.transaction(reader, snapshot=True):
+                assert reader.execute(select(tables.nodes)).all() == []
+                writer.execute(tables.nodes.insert(), row)
+                assert reader.execute(select(tables.nodes)).all() == []
+            with pytest.raises(sqlalchemy.exc.SQLAlchemyError, match="READ ONLY"):
+                reader.execute(tables.nodes.delete())
+    finally:
+        server.execute("SET GLOBAL tx_isolation = 'REPEATABLE-READ'")
+
+
 def test_an_idle_controller_takes_its_lock_again(server, location, open_store, monkeypatch):
     for name, seconds in (("_KEEP_INTERVAL_S", 0.05), ("_IDLE_S", 0.0), ("_RETRY_S", 0.0)):
         monkeypatch.setattr(store_module, name, seconds)
