@@ -8,15 +8,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, explained
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
+
+KEEP_INTERVAL_S: Final = 60.0
+"""Interval at which an idle connection that holds the lock is used. MariaDB ends idle sessions."""
 
 
 @contextmanager
@@ -40,7 +46,31 @@ def writer_lock(database: Database) -> Iterator[None]:
             connection = stack.enter_context(database.connect())
         with _explained_holder(database):
             lock_connection(connection, database.name)
+        with kept_session(connection):
+            yield
+
+
+@contextmanager
+def kept_session(connection: Connection) -> Iterator[None]:
+    """Context manager that keeps a connection from being idle, so that the server does not end its session.
+
+    With the session, the connection would lose the writer lock. The block must not use the connection. If the
+    session ends nevertheless, the connection is invalidated.
+    """
+    ended = threading.Event()
+
+    def keep() -> None:
+        with contextlib.suppress(SQLAlchemyError):
+            while not ended.wait(KEEP_INTERVAL_S):
+                connection.exec_driver_sql("SELECT 1").close()
+
+    thread = threading.Thread(target=keep, name="database-lock", daemon=True)
+    thread.start()
+    try:
         yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

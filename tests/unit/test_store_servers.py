@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import open_munge
 import pytest
@@ -18,10 +19,10 @@ from sqlalchemy import select
 from store_examples import Accounting, item
 from test_controller import Controller, refused
 
-from slurm_energy.accounting import engine
+from slurm_energy.accounting import backends, engine, writer_lock
 from slurm_energy.accounting.backups import integrity
 from slurm_energy.accounting.records import record_store
-from slurm_energy.accounting.schema import tables
+from slurm_energy.accounting.schema import migrations, tables
 from slurm_energy.controller.records import store as store_module
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
@@ -113,6 +114,45 @@ def test_a_snapshot_needs_no_setting_of_the_server(database_servers):
                 reader.execute(tables.nodes.delete())
     finally:
         server.execute("SET GLOBAL tx_isolation = 'REPEATABLE-READ'")
+
+
+def test_a_long_migration_keeps_the_lock(database_servers, monkeypatch):
+    """Another controller of the new release cannot migrate the same database at the same time."""
+    location, prepare = database_servers.empty_store("mariadb"), migrations.prepare
+    monkeypatch.setattr(backends, "_IDLE_SESSION_S", 2)
+    monkeypatch.setattr(writer_lock, "KEEP_INTERVAL_S", 0.2)
+    monkeypatch.setattr(LOCK_WAIT_S, 0)
+
+    def slow(where):
+        time.sleep(3.5)
+        with engine.connect(where) as other, pytest.raises(AlreadyRunningError):
+            writer_lock.lock_connection(other, "the database")
+        prepare(where)
+
+    monkeypatch.setattr(migrations, "prepare", slow)
+    Store(location).close()
+
+
+def test_a_lock_that_a_migration_has_lost_is_taken_again(server, location, monkeypatch):
+    monkeypatch.setattr(writer_lock, "KEEP_INTERVAL_S", 0.05)
+    prepare, lease = migrations.prepare, MagicMock()
+
+    def interrupted(where):
+        prepare(where)
+        server.kill()
+        server.start()
+        time.sleep(0.5)
+
+    def check(connection):
+        with engine.connect(location) as other, pytest.raises(AlreadyRunningError):
+            monkeypatch.setattr(LOCK_WAIT_S, 0)
+            writer_lock.lock_connection(other, "the database")
+
+    monkeypatch.setattr(LOCK_WAIT_S, 60)
+    monkeypatch.setattr(migrations, "prepare", interrupted)
+    lease.enter.side_effect = check
+    Store(location, lease).close()
+    lease.enter.assert_called_once()
 
 
 def test_an_idle_controller_takes_its_lock_again(server, location, open_store, monkeypatch):

@@ -22,7 +22,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, Location, error_reason, explained
 from slurm_energy.accounting.schema import migrations
-from slurm_energy.accounting.writer_lock import lock_connection, lock_file
+from slurm_energy.accounting.writer_lock import kept_session, lock_connection, lock_file
 from slurm_energy.controller.standby.lease import ControllerLease
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
@@ -87,7 +87,12 @@ class Store:
         else:
             with explained(self._writable):
                 self._connection = self._lock_writer()
-        migrations.prepare(location)
+        # The connection with the lock is idle during a migration, which may take minutes.
+        with nullcontext() if self._connection is None else kept_session(self._connection):
+            migrations.prepare(location)
+        if self._connection is not None and self._connection.invalidated:
+            self._connection.close()
+            self._connection = None
         if self._lease is not None:
             with explained(self._writable):
                 self._connection = self._connection or self._lock_writer()
