@@ -756,6 +756,24 @@ def test_a_damaged_state_file_is_kept_aside_and_costs_no_other_job(node: Node) -
     assert len(node.records()) == 1
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"steps": []}, {"meter": "x"}, {"plan": [1]}, {"notes": None}, {"job_id": []}, {"restart_count": None}],
+)
+def test_values_of_wrong_types_in_a_state_file_do_not_stop_the_start(
+    node: Node, wrong: dict[str, Any]
+) -> None:
+    for job_id in (4, 5):
+        node.manager.begin(env(job_id, cpus="1"))
+    node.die()
+    path = node.folder / "state/sessions/5.0.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "session": data["session"] | wrong}))
+    node.manager = node.start()
+    assert [path.name for path in (node.folder / "state/sessions").glob("5*")] == ["5.0.json.damaged"]
+    assert node.manager.end(env(4, cpus="1"))["known"]
+
+
 def test_one_agent_per_state_directory(node: Node) -> None:
     with pytest.raises(AlreadyRunningError, match="stop that one first"):
         StateDirectory(node.folder / "state")

@@ -5,6 +5,7 @@ A session is plain data that can be written to disk at any time. The job manager
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -299,7 +300,7 @@ class Session:
         """Return the session (the agent's state of a job) that `dump` turned into `data`.
 
         Raises:
-            KeyError, TypeError: malformed data.
+            KeyError, TypeError, AttributeError: malformed data.
         """
         if "divided_uj" not in data:
             data = _with_step_energy(data)
@@ -307,6 +308,9 @@ class Session:
             cls,
             {
                 **data,
+                "job_id": operator.index(data["job_id"]),
+                "restart_count": operator.index(data["restart_count"]),
+                "notes": list(data["notes"]),
                 "gpus": tuple(data["gpus"]),
                 "gpus_assumed": not data.get("gpu_job"),
                 "cpu_list": None if (cpus := data.get("cpu_list")) is None else tuple(cpus),

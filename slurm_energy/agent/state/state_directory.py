@@ -36,6 +36,8 @@ _RUNS, _ENDED, _TRACE, _DAMAGED = ".json", ".ended", ".trace", ".damaged"
 _SIGNALS, _STEPS = ".signals", ".steps"
 _MAX_DAMAGED = 50
 _MAX_FILE_BYTES = 256_000_000
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""Errors of a file that cannot be read, or that has a value of a wrong type."""
 
 
 class StateDirectory:
@@ -129,7 +131,7 @@ class StateDirectory:
             checkpoint: dict[str, Any] = data["checkpoint"]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except _UNREADABLE as error:
             log.error("%s: cannot be read: %s", path, error)
             return None
         return checkpoint
@@ -185,7 +187,7 @@ class StateDirectory:
             for path in sorted(self._sessions.glob(f"*{suffix}")):
                 try:
                     session, checkpoint = _read(path)
-                except (OSError, ValueError, KeyError, TypeError) as error:
+                except _UNREADABLE as error:
                     aside = path.with_name(path.name + _DAMAGED)
                     log.error("%s: cannot be read (%s); kept as %s", path, error, aside.name)
                     with atomic_file.tolerating_read_only():
@@ -224,7 +226,7 @@ class StateDirectory:
     def _load_trace(self, session: Session) -> None:
         try:
             session.trace = TraceBuilder.load(atomic_file.read(self._path(session, _TRACE), _MAX_FILE_BYTES))
-        except (OSError, ValueError, KeyError, TypeError):
+        except _UNREADABLE:
             session.trace = None
 
     def _load_observation(self, session: Session) -> None:
@@ -232,10 +234,10 @@ class StateDirectory:
 
         A file that cannot be read is skipped. The session then continues without the data of this file.
         """
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(*_UNREADABLE):
             data = atomic_file.read(self._path(session, _SIGNALS), _MAX_FILE_BYTES)
             session.recording = SignalRecording.load(data)
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(*_UNREADABLE):
             data = atomic_file.read(self._path(session, _STEPS), _MAX_FILE_BYTES)
             session.step_reports = StepReports.load(data)
 
