@@ -105,9 +105,27 @@ def test_a_fit_that_takes_too_long_is_ended(site, monkeypatch):
         asyncio.run(site.refit())
     monkeypatch.setattr(oracle_refit, "_MODULE", "slurm_energy.no_such_module")
     monkeypatch.setattr(oracle_refit, "TIMEOUT_S", 60.0)
-    site._fitted.clear()
     with pytest.raises(UnavailableError, match="no_such_module"):
         asyncio.run(site.refit())
+
+
+def test_a_fit_that_fails_is_repeated_and_delays_no_other_fit(site, monkeypatch):
+    fitted, broken = [], {"a"}
+
+    async def fit(kind, _):
+        fitted.append(kind)
+        if kind in broken:
+            raise UnavailableError(f"calibration of {kind}", "no space")
+
+    monkeypatch.setattr(site, "_requests", lambda _: {"a": [{}], "b": [{}]})
+    monkeypatch.setattr(site, "_fit", fit)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="calibration of a"):
+            asyncio.run(site.refit())
+    assert fitted == ["a", "b", "a"] and site.changes == [1]
+    broken.clear()
+    assert asyncio.run(site.refit()) == ["a"] and site.changes == [1, 1]
+    assert asyncio.run(site.refit()) == []
 
 
 def test_a_refit_works_where_the_unit_forbids_priorities_and_limits(tmp_path, monkeypatch):

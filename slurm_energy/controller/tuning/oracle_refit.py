@@ -83,7 +83,8 @@ class OracleRefit:
     async def refit(self) -> list[str]:
         """Fit the predictor (oracle) again for each kind of GPU that has new runs.
 
-        Return the names of the kinds for which a new fit was made.
+        Return the names of the kinds for which a new fit was made. A fit that fails is repeated at the next
+        call, and does not prevent the fits for other kinds.
 
         Raises:
             UnavailableError: the database refused, a fit failed or took too long.
@@ -92,16 +93,23 @@ class OracleRefit:
         trusted = await asyncio.to_thread(lambda: [owner for owner in owners if self._is_trusted(owner)])
         stored = await self._store.read(tuning_runs.find_runs, trusted[:_MAX_OWNERS], limit=_MAX_RUNS)
         requests = await asyncio.to_thread(self._requests, stored)
-        done = []
+        done: list[str] = []
+        errors: list[UnavailableError] = []
         for kind, runs in requests.items():
             digest = hashlib.sha256(json.dumps(runs).encode()).hexdigest()
             if self._fitted.get(kind) == digest:
                 continue
+            try:
+                await self._fit(kind, runs)
+            except UnavailableError as error:
+                errors.append(error)
+                continue
             self._fitted[kind] = digest
-            await self._fit(kind, runs)
             done.append(kind)
         if done:
             self._changed()
+        if errors:
+            raise errors[0]
         return done
 
     def _requests(self, stored: Sequence[StoredRun]) -> dict[str, list[dict[str, Any]]]:
