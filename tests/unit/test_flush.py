@@ -100,7 +100,9 @@ def test_a_step_that_ended_before_a_crash_has_one_record(node: Node, delivered: 
 
 
 @pytest.mark.parametrize("empty", [False, True])
-def test_a_power_failure_before_the_flush_costs_no_record(node: Node, empty: bool) -> None:
+def test_a_power_failure_before_the_flush_costs_no_record(
+    node: Node, caplog: pytest.LogCaptureFixture, empty: bool
+) -> None:
     """A job's record survives a power failure that happens before the record is flushed to disk.
 
     The power failure is simulated: all files that were not flushed are lost or empty, as on ext4 and XFS. The
@@ -115,7 +117,9 @@ def test_a_power_failure_before_the_flush_costs_no_record(node: Node, empty: boo
             os.truncate(path, 0)
         else:
             path.unlink()
+    files = [str(path) for path in spool_files(node)]
     node.manager = node.start()
+    assert sorted(r.args[0] for r in caplog.records if r.args and "was empty" in r.msg) == files
     (again,) = [r for r in node.records() if r.step is None]
     assert (again.record_id, again.end) == (job.record_id, job.end)
     assert again.energy_joules == job.energy_joules

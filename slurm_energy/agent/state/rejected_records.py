@@ -263,6 +263,7 @@ def remove_empty_files(folder: Path) -> None:
     for entry in files:
         if entry.stat(follow_symlinks=False).st_size == 0:
             atomic_file.remove(entry.path)
+            log.warning("%s was empty, as after a power failure, and is removed", entry.path)
 
 
 def _reason_of(name: str) -> str:
