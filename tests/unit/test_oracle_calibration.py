@@ -41,6 +41,7 @@ from slurm_energy.oracle.training.parameters import Scalars, Theta  # noqa: E402
 A40 = find_hardware("a40")
 TRUTH = Theta(beta_conv=0.45, beta_gemm=0.8, kernel_s=1.1e-5, static_share=0.2, voltage_floor=0.5)
 SMALL = SearchSettings(generations=SEGMENT, population=24, polish=40, kicks=0)
+STUDY_HEADER = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"
 STUDY = Path(__file__).parents[2].parent / "shared/data/power-limits"
 
 
@@ -216,10 +217,35 @@ def test_files_with_another_header_are_refused(tmp_path: Path) -> None:
         read_measurements(tmp_path / "none.csv")
 
 
+def test_measurements_from_a_spreadsheet_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_text(f"{', '.join(COLUMNS)}\n\nresnet50, 8, 1, fp32, sgd, , 1, 2\n", encoding="utf-8-sig")
+    (row,) = read_measurements(path)
+    assert (row.model, row.optimizer, row.power_watts) == ("resnet50", "sgd", 2.0)
+    path.write_text(path.read_text(encoding="utf-8") + "resnet50,0,1,fp32,sgd,,1,2\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="line 4: batch"):
+        read_measurements(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "optimizer", "error", "message"),
+    [
+        (STUDY_HEADER.removesuffix(",average_power"), "sgd", UsageError, "columns: dataset.*average_power"),
+        (STUDY_HEADER, "lion", NotFoundError, "study.csv, line 2: optimizer 'lion'"),
+    ],
+)
+def test_faults_in_a_study_are_named(
+    tmp_path: Path, header: str, optimizer: str, error: type[Exception], message: str
+) -> None:
+    path = tmp_path / "study.csv"
+    path.write_text(f"{header}\ncifar100,shufflenetv2,1000,{optimizer},150,100,140\n", encoding="utf-8")
+    with pytest.raises(error, match=message):
+        read_measurements(path)
+
+
 def test_the_study_is_converted_to_steps(tmp_path: Path) -> None:
     path = tmp_path / "study.csv"
-    header = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"
-    path.write_text(f"{header}\ncifar100,shufflenetv2,1000,adadelta,150,100,140\n", encoding="utf-8")
+    path.write_text(f"{STUDY_HEADER}\ncifar100,shufflenetv2,1000,adadelta,150,100,140\n", encoding="utf-8")
     (row,) = read_measurements(path, "tf32")
     assert (row.model, row.cap_watts, row.precision, row.looping) == ("shufflenetv2-32", 150.0, "tf32", True)
     assert row.step_s == pytest.approx(2.0)  # 50,000 images, 50 steps

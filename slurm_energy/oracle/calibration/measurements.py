@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,9 @@ COLUMNS = ("model", "batch", "gpus", "precision", "optimizer", "cap_watts", "ste
 path of a profile.
 """
 
+_STUDY_COLUMNS = (
+    *("dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch", "average_power"),
+)
 _STUDIES = {
     ("imagenet", "resnet50"): ("resnet50", 1281167),
     ("cifar100", "shufflenetv2"): ("shufflenetv2-32", 50000),
@@ -91,27 +95,27 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
         NotFoundError: a workload profile or optimizer is unknown.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            reader = csv.DictReader(stream)
-            header = tuple(reader.fieldnames or ())
-            rows = list(enumerate(reader, 2))
+        # Spreadsheets put a byte order mark at the beginning of the file.
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream, skipinitialspace=True)
+            header = set(reader.fieldnames or ())
+            rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(str(path), reason, "name a CSV file of measurements") from None
-    if set(COLUMNS) <= set(header):
+    if header.issuperset(COLUMNS):
         return [_native_row(path, line, row) for line, row in rows]
-    if {"dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch"} <= set(header):
+    if header.issuperset(_STUDY_COLUMNS):
         return [_study_row(path, line, row, precision) for line, row in rows]
-    raise UsageError(f"{path}: header", "is not known", f"columns: {','.join(COLUMNS)}")
+    expected = _STUDY_COLUMNS if "dataset" in header else COLUMNS
+    raise UsageError(f"{path}: header", "is not known", f"columns: {','.join(expected)}")
 
 
 def _native_row(path: Path, line: int, row: dict[str, str | None]) -> Measurement:
     model, optimizer, precision = (row[key] or "" for key in ("model", "optimizer", "precision"))
-    try:
+    with _located(path, line):
         model = (adopt_profile(Path(model)) if model.endswith(".json") else find_profile(model)).name
         find_optimizer(optimizer)
-    except NotFoundError as error:
-        raise NotFoundError(f"{path}, line {line}: {error.what}", error.why, error.todo) from None
     if precision not in PRECISIONS:
         raise UsageError(f"{path}, line {line}: precision", f"is not one of {', '.join(PRECISIONS)}")
     return Measurement(
@@ -132,17 +136,28 @@ def _study_row(path: Path, line: int, row: dict[str, str | None], precision: str
         raise UsageError(f"{path}, line {line}: {shown('/'.join(key))}", "no profile is assigned to it")
     model, samples = _STUDIES[key]
     batch = _count(path, line, row, "batch_size")
+    with _located(path, line):
+        optimizer = find_optimizer(row["optimizer"] or "").name
     return Measurement(
         model=model,
         batch=batch,
         gpus=1.0,
         precision=precision,
-        optimizer=find_optimizer(row["optimizer"] or "").name,
+        optimizer=optimizer,
         cap_watts=_number(path, line, row, "power_limit"),
         step_s=_number(path, line, row, "time_per_epoch") / (samples / batch),
         power_watts=_number(path, line, row, "average_power"),
         looping=True,  # the study used PyTorch 1.x
     )
+
+
+@contextlib.contextmanager
+def _located(path: Path, line: int) -> Iterator[None]:
+    """Add the file and the line to the error that a name is unknown."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise NotFoundError(f"{path}, line {line}: {error.what}", error.why, error.todo) from None
 
 
 def _count(path: Path, line: int, row: dict[str, str | None], key: str) -> float:
