@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from slurm_energy.csv_rows import DECIMAL_POINT, TOO_LONG
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.series import GridSeries, Sample, with_ends
 from slurm_energy.grid.units import GridQuantity, carbon_unit_factor, check_value, price_unit_factor
@@ -95,7 +96,6 @@ def parse_time(text: str) -> float:
 
 
 _FORMAT: Final = "write a header such as time,g/kWh and rows such as 2026-01-01T00:00Z,213.5"
-_DECIMAL_POINT: Final = "write numbers with a decimal point, not a decimal comma"
 
 
 def _unit_factor(header: list[str], location: str, quantity: GridQuantity, currency: str) -> float:
@@ -150,7 +150,7 @@ class TimedRows:
                 raise UsageError(location, self.too_short, self.expected)
             if any(field.strip() for field in row[self.columns :]):
                 # 0,25 without quotes is two fields, and the value would be 0.
-                raise UsageError(location, "has more fields than the header", _DECIMAL_POINT)
+                raise UsageError(location, TOO_LONG, DECIMAL_POINT)
             text = row[self.time_field]
             try:
                 time_s = parse_time(text)

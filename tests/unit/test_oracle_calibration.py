@@ -197,6 +197,7 @@ def test_measurements_round_trip_through_a_file(tmp_path: Path) -> None:
         ("resnet5,8,1,fp32,sgd,,1,2", NotFoundError, "near names: resnet50"),
         ("resnet50,8,1,fp32,lion,,1,2", NotFoundError, "optimizer 'lion'"),
         ("resnet50,8,1,fp32,sgd,nan,1,2", UsageError, "line 2: cap_watts"),
+        ("resnet50,8,1,fp32,sgd,250,1,25,200,5", UsageError, "line 2: has more fields.*decimal comma"),
     ],
 )
 def test_bad_measurements_name_the_line(
@@ -232,6 +233,7 @@ def test_measurements_from_a_spreadsheet_are_read(tmp_path: Path) -> None:
     [
         (STUDY_HEADER.removesuffix(",average_power"), "sgd", UsageError, "columns: dataset.*average_power"),
         (STUDY_HEADER, "lion", NotFoundError, "study.csv, line 2: optimizer 'lion'"),
+        (STUDY_HEADER, "sgd,5", UsageError, "study.csv, line 2: has more fields"),
     ],
 )
 def test_faults_in_a_study_are_named(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from simulate_examples import JOBS, MODELS, SCENARIO, predict, write_scenarios
 
 from slurm_energy.cli.main import main
-from slurm_energy.errors import ConfigError, NotFoundError
+from slurm_energy.errors import ConfigError, NotFoundError, UsageError
 from slurm_energy.reports import simulation_page
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator import scenario_files
@@ -29,6 +29,7 @@ from slurm_energy.simulator.campaigns.campaign import run as run_task
 from slurm_energy.simulator.campaigns.run_result import CampaignTask
 from slurm_energy.simulator.model_predictions import predict as oracle
 from slurm_energy.simulator.power.mean_power import power_by_interval
+from slurm_energy.simulator.power.step_function import read_steps
 from slurm_energy.simulator.schedule_settings import BudgetRules
 
 pytestmark = pytest.mark.slow
@@ -196,6 +197,12 @@ def test_a_stored_result_is_not_used_after_a_change_of_a_series(folder, table, p
         return result.summary[total]
 
     assert simulated(1000) == pytest.approx(10 * simulated(100))
+
+
+def test_series_with_a_decimal_comma_is_refused(folder):
+    (folder / "curve.csv").write_text("time_s,watts\n0,5000,5\n")
+    with pytest.raises(UsageError, match=r"curve\.csv:2: has more fields than the header.*decimal comma"):
+        read_steps(folder / "curve.csv", "watts")
 
 
 def test_one_scenario_extends_another(folder):

@@ -170,6 +170,7 @@ def test_energy_survives_a_file(tmp_path: Path) -> None:
         ("start_s,end_s,joules\n", "has no intervals"),
         ("start_s,end_s,joules\n0,1,x\n", ":2: joules: 'x' is not a number"),
         ("start_s,end_s,joules\n0,1,-1\n", ":2: joules: '-1' is not possible"),
+        ("start_s,end_s,joules\n0,5,3600,5,100\n", ":2: has more fields than the header"),
         ("start_s,end_s,joules\n1,1,1\n", ":2: the interval ends before it begins"),
         ("start_s,end_s,joules\n0,2,1\n1,3,1\n", "intervals overlap at 1 s"),
     ],

@@ -134,6 +134,7 @@ def test_monotone_curve_rises_and_keeps_the_mean(replay: Any, values: list[float
         (",".join(COLUMNS) + "\na,b,1,c,100,x,5\n", "line 2: not a number"),
         (",".join(COLUMNS) + "\na,b,1,c,100,nan,5\n", "line 2: not above 0"),
         (",".join(COLUMNS) + "\na,b,1,c,100\n", "line 2: not a number"),
+        (",".join(COLUMNS) + "\na,b,1,c,100,1,5,9\n", "line 2: has more fields than the header"),
     ],
 )
 def test_bad_data_is_named_with_its_line(replay: Any, tmp_path: Path, text: str, message: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_energy.csv_rows import refuse_too_long
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.oracle.hardware import PRECISIONS
 from slurm_energy.oracle.workload import find_optimizer, find_profile
@@ -103,6 +104,9 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(str(path), reason, "name a CSV file of measurements") from None
+    known = header.issuperset(COLUMNS) or header.issuperset(_STUDY_COLUMNS)
+    for line, row in rows if known else ():
+        refuse_too_long(row, f"{path}, line {line}")
     if header.issuperset(COLUMNS):
         return [_native_row(path, line, row) for line, row in rows]
     if header.issuperset(_STUDY_COLUMNS):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_energy.csv_rows import refuse_too_long
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Floats
 
@@ -81,8 +82,8 @@ def read_steps(path: Path, column: str) -> StepFunction:
     """Read a step function from a CSV file with the columns `time_s` and `column`.
 
     Raises:
-        UsageError: the file is unreadable, lacks a column, contains a value that is not a number, or contains
-            times that do not ascend. The message names file and line.
+        UsageError: the file is unreadable, lacks a column, contains a value that is not a number, a row with
+            more fields than the header, or times that do not ascend. The message names file and line.
     """
     times: list[float] = []
     values: list[float] = []
@@ -92,6 +93,7 @@ def read_steps(path: Path, column: str) -> StepFunction:
             if not {"time_s", column} <= set(reader.fieldnames or []):
                 raise UsageError(f"{path}:1", f"needs the columns time_s and {column}")
             for row in reader:
+                refuse_too_long(row, f"{path}:{reader.line_num}")
                 time_s, value = _pair(row, column, f"{path}:{reader.line_num}")
                 if times and time_s <= times[-1]:
                     raise UsageError(f"{path}:{reader.line_num}", "the time does not rise")

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from slurm_energy.csv_rows import refuse_too_long
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.study.data.kpis import EnergySeries
@@ -33,6 +34,7 @@ def read_energy(path: Path) -> EnergySeries:
             if missing:
                 raise UsageError(f"{path}:1", f"there is no column {missing[0]}", _TODO)
             for row in reader:
+                refuse_too_long(row, f"{path}:{reader.line_num}")
                 rows.append(_interval(row, f"{path}:{reader.line_num}"))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path}", str(error), _TODO) from None
