@@ -103,16 +103,21 @@ def _limit_change(view: JobView, gpus: list[GpuView], best: float, model: _Power
 
 
 def _power_model(view: JobView, gpus: list[GpuView]) -> _PowerModel | None:
-    """Return the model of the job's power; None if a power, an idle power or a clock is unknown."""
-    highest, watts = reference_mhz(view), view.mean_watts
+    """Return the model of the job's power.
+
+    The result is None if a power, an idle power or a clock is unknown, and also if the highest clocks of the
+    GPUs differ: a limit that suits all of them does not exist then.
+    """
+    highest, watts = {reference_mhz(view, gpu) for gpu in gpus}, view.mean_watts
     clocks = [gpu.working_mean("sm_clock_mhz", _BUSY) for gpu in gpus]
     idle = [view.context.idle_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
     powers = [gpu.mean("power_watts") for gpu in gpus]
     known = [value for value in (*clocks, *idle, *powers) if value is not None]
-    if not highest or watts is None or len(known) < 3 * len(gpus):
+    if len(highest) != 1 or watts is None or len(known) < 3 * len(gpus):
         return None
+    (highest_mhz,) = highest
     clock = mean_of([value for value in clocks if value is not None]) or 0.0
     dynamic = sum(value or 0.0 for value in powers) - sum(value or 0.0 for value in idle)
-    if dynamic <= 0 or clock <= 0 or dynamic >= watts:
+    if not highest_mhz or dynamic <= 0 or clock <= 0 or dynamic >= watts:
         return None
-    return _PowerModel(clock / highest, watts - dynamic, dynamic, highest)
+    return _PowerModel(clock / highest_mhz, watts - dynamic, dynamic, highest_mhz)

@@ -7,6 +7,7 @@ from test_diagnosis_rules import K, job_of, series
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
 from slurm_energy.diagnosis.diagnose import find_causes
+from slurm_energy.diagnosis.signals import ObservedSeries
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,20 @@ def test_time_share_of_a_low_limit_is_the_throttled_time() -> None:
     context = dataclasses.replace(job.context, limit_watts=limits[0], max_limit_watts=limits[1])
     (found,) = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
     assert (found.kind, found.time_share) == (K.WRONG_LIMIT, pytest.approx(0.91))
+
+
+def _busy_gpu(index: int, mhz: float, highest_mhz: float, **means: float) -> list[ObservedSeries]:
+    means |= {"gpu_busy_percent": 99.0, "sm_clock_mhz": mhz, "max_sm_clock_mhz": highest_mhz}
+    return [series(name, [mean] * 60, f"gpu[{index}]") for name, mean in means.items()]
+
+
+def test_each_gpu_is_compared_with_its_own_highest_clock() -> None:
+    fast = _busy_gpu(1, 1900.0, 1980.0, throttle_power_percent=0.0)
+    job = job_of(*_busy_gpu(0, 1400.0, 1410.0, throttle_power_percent=0.0), *fast)
+    assert find_causes(job, DiagnosisConfig()) == ()
+    job = job_of(*_busy_gpu(0, 700.0, 1410.0, throttle_power_percent=0.0), *fast)
+    (found,) = find_causes(job, DiagnosisConfig())
+    assert (found.kind, found.where) == (K.WRONG_LIMIT, ("n1 gpu[0]",))
 
 
 def test_a_core_that_is_used_in_part_is_not_called_unused() -> None:

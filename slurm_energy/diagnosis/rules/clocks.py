@@ -52,21 +52,26 @@ def _thermal_fact(view: JobView, gpu: GpuView, share: float) -> FindingEvidence:
 
 
 def _clock_drop(view: JobView, gpu: GpuView) -> float | None:
-    """Return by which fraction the mean clock of a working GPU is below the highest clock.
+    """Return by which fraction the mean clock of a working GPU is below its highest clock.
 
-    The highest clock is the one that the GPUs support or, if this is unknown, the highest one observed.
     The result is None if a clock is unknown.
     """
-    mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY), reference_mhz(view)
+    mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY), reference_mhz(view, gpu)
     return None if mean is None or not reference else max(0.0, 1 - mean / reference)
 
 
-def reference_mhz(view: JobView) -> float | None:
-    """Return the highest SM clock that the GPUs support, else the highest observed clock; None if unknown."""
-    limits = [limit for gpu in view.gpus if (limit := gpu.maximum("max_sm_clock_mhz")) is not None]
+def reference_mhz(view: JobView, gpu: GpuView) -> float | None:
+    """Return the highest SM clock that a GPU supports; None if it is unknown.
+
+    If the GPU does not report it, the highest one that other GPUs of the job support is returned, else the
+    highest observed clock.
+    """
+    if (own := gpu.maximum("max_sm_clock_mhz")) is not None:
+        return own
+    limits = [limit for one in view.gpus if (limit := one.maximum("max_sm_clock_mhz")) is not None]
     if limits:
         return max(limits)
-    clocks = sorted(value for gpu in view.busy_gpus for value in gpu.values("sm_clock_mhz"))
+    clocks = sorted(value for one in view.busy_gpus for value in one.values("sm_clock_mhz"))
     return percentile(clocks, _HIGH_CLOCK_PERCENTILE) if clocks else None
 
 
@@ -149,7 +154,7 @@ def _is_clock_set(view: JobView) -> bool:
 
 
 def _clock_fact(view: JobView, gpu: GpuView) -> FindingEvidence:
-    mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY) or 0.0, reference_mhz(view) or 0.0
+    mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY) or 0.0, reference_mhz(view, gpu) or 0.0
     text = f"{gpu.name} ran at {mean:.0f} MHz while it was busy, {reference:.0f} MHz are possible"
     limit = view.context.limit_watts.get(gpu.node, {}).get(gpu.part)
     text += "" if limit is None else f"; its power limit is {limit:.0f} W"
