@@ -54,6 +54,15 @@ def test_each_gpu_is_compared_with_its_own_highest_clock() -> None:
     assert (found.kind, found.where) == (K.WRONG_LIMIT, ("n1 gpu[0]",))
 
 
+def test_low_clock_of_unknown_cause_is_no_finding() -> None:
+    job = job_of(*_busy_gpu(0, 1200.0, 1700.0))
+    assert find_causes(job, DiagnosisConfig()) == ()
+    settings = {"n1": (("gpu[0].clock_mhz", "1700", "1200"),)}
+    context = dataclasses.replace(job.context, settings=settings)
+    (found,) = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
+    assert found.kind is K.WRONG_LIMIT
+
+
 def test_a_core_that_is_used_in_part_is_not_called_unused() -> None:
     busy, allocated = series("cpu_busy_cores", [0.3] * 60), series("cpu_allocated_cores", [128.0] * 60)
     (finding,) = find_causes(job_of(busy, allocated, elapsed_s=7200.0), DiagnosisConfig())

@@ -78,7 +78,9 @@ def reference_mhz(view: JobView, gpu: GpuView) -> float | None:
 def limited_power(view: JobView) -> Iterator[JobFinding]:
     """Yield a finding if a power limit or clock limit slows the GPUs of a job down too much.
 
-    A GPU that lowers its clock a little at its highest power limit works as designed.
+    A GPU that lowers its clock a little at its highest power limit works as designed. If the job has no
+    lowered limit, and the GPUs do not report whether their power throttles them, the cause of a low clock is
+    unknown, and there is no finding.
     """
     limited = [gpu for gpu in view.busy_gpus if _is_slowed(view, gpu)]
     if not limited:
@@ -87,8 +89,11 @@ def limited_power(view: JobView) -> Iterator[JobFinding]:
     lowered = [gpu for gpu in limited if _has_lowered_limit(view, gpu)]
     group = lowered or limited
     throttled = mean_of([s for gpu in group if (s := gpu.mean("throttle_power_percent")) is not None])
+    is_clock_set = _is_clock_set(view)
+    if throttled is None and not lowered and not is_clock_set:
+        return
     is_power = throttled is not None and throttled >= view.threshold("power_share")
-    if not lowered and _is_clock_set(view):
+    if not lowered and is_clock_set:
         is_power = False
     drops = [drop for gpu in group if (drop := _clock_drop(view, gpu)) is not None]
     slow = max(drops, default=0.0)
