@@ -1,12 +1,14 @@
 """Tests of the rules about hardware that a job does not use, or uses at a low power limit."""
 
 import dataclasses
+import math
 
 import pytest
 from test_diagnosis_rules import K, job_of, series
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
 from slurm_energy.diagnosis.diagnose import find_causes
+from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.signals import ObservedSeries
 
 
@@ -61,6 +63,20 @@ def test_low_clock_of_unknown_cause_is_no_finding() -> None:
     context = dataclasses.replace(job.context, settings=settings)
     (found,) = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
     assert found.kind is K.WRONG_LIMIT
+
+
+def test_node_of_unknown_use_is_not_called_unused() -> None:
+    unknown = [math.nan] * 30
+    node_1 = series("cpu_allocated_cores", [2.0] * 60), series("cpu_busy_cores", [2.0] * 60)
+    node_2 = [
+        series("cpu_allocated_cores", [2.0] * 60, node="n2"),
+        series("cpu_busy_percent", [0.0] * 30 + unknown, "cpu[0]", "n2"),
+        series("cpu_busy_percent", unknown + [0.0] * 30, "cpu[1]", "n2"),
+    ]
+    job = job_of(*node_1)
+    nodes = (*job.nodes, NodeObservation("n2", tuple(node_2)))
+    context = dataclasses.replace(job.context, nodes=("n1", "n2"))
+    assert find_causes(dataclasses.replace(job, context=context, nodes=nodes), DiagnosisConfig()) == ()
 
 
 def test_a_core_that_is_used_in_part_is_not_called_unused() -> None:

@@ -195,14 +195,16 @@ def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | Non
     """Return the number of a job's CPUs in use over time, computed from the busy time of each CPU.
 
     The result replaces the CPU time of the job's cgroup on a node where no process of the job runs and where
-    the cgroup does not exist. The result is None if the use of one of the CPUs is unknown.
+    the cgroup does not exist. The result is None if the use of one of the CPUs is unknown, or if there is no
+    interval in which the use of all CPUs is known.
     """
     cpus = [series for series in node.series if series.name == "cpu_busy_percent"]
     times = {(series.start_s, series.interval_s, len(series.values)) for series in cpus}
     if len(cpus) < allocated or len(times) != 1:
         return None
     sums = (math.fsum(values) / 100 for values in zip(*(series.values for series in cpus), strict=True))
-    return replace(cpus[0], name="cpu_busy_cores", part="", values=array("d", sums))
+    busy = replace(cpus[0], name="cpu_busy_cores", part="", values=array("d", sums))
+    return busy if busy.known() else None
 
 
 def _idle_stretches(activity: _Activity) -> list[tuple[float, float]]:
