@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -9,18 +10,19 @@ from pathlib import Path
 
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
+from slurm_energy.devices.sampling_interval import max_sampling_interval_s
 from slurm_energy.profiling.energy_reader import EnergyReader, EnergyReading
 from slurm_energy.quantities import counter_delta
 
 _SAFE_FRACTION_OF_RANGE = 0.9
-_READS_PER_WRAP = 3
 
 
 class CounterEnergyReader(EnergyReader):
     """Reader that adds up all counters of a component and continues the sums when counters wrap.
 
-    A thread reads the counters often enough to detect every wrap. If a counter may have missed a wrap, was
-    reset or could not be read, the energy of its component is None from then on.
+    A thread reads the counters often enough to detect every wrap, also of registers that drivers unwrap only
+    when they are read. If a counter may have missed a wrap, was reset or could not be read, the energy of its
+    component is None from then on.
     """
 
     name = "devices"
@@ -32,10 +34,10 @@ class CounterEnergyReader(EnergyReader):
         self._total_uj: dict[str, int] = {}
         self._lost: set[str] = set()
         self._done = threading.Event()
-        wraps_s = [c.range_uj / 1e6 / c.max_watts for c in devices.counters if c.range_uj is not None]
+        interval_s = max_sampling_interval_s(devices.counters)
         self.read()
-        if wraps_s:
-            arguments = (min(wraps_s) / _READS_PER_WRAP,)
+        if math.isfinite(interval_s):
+            arguments = (interval_s,)
             threading.Thread(target=self._watch, args=arguments, daemon=True, name="senergy-wraps").start()
 
     def read(self) -> EnergyReading | None:
@@ -63,7 +65,10 @@ class CounterEnergyReader(EnergyReader):
             certain = moved_uj >= 0
         else:
             moved_uj = counter_delta(before, value, counter.range_uj)
-            certain = (now - then) * counter.max_watts * 1e6 <= _SAFE_FRACTION_OF_RANGE * counter.range_uj
+            certain = True
+        max_uj = (now - then) * counter.max_watts * 1e6
+        for range_uj in (counter.range_uj, counter.unread_range_uj):
+            certain = certain and (range_uj is None or max_uj <= _SAFE_FRACTION_OF_RANGE * range_uj)
         if not certain:
             self._lost.add(counter.key)
         self._total_uj[counter.key] = self._total_uj.get(counter.key, 0) + moved_uj
