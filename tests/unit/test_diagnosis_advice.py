@@ -251,6 +251,24 @@ def test_gain_of_a_raised_limit_counts_the_energy_of_a_node_once(has_node_meter:
     assert advice.joules_gain == pytest.approx((1 - (360 + 4 * 90) / 2 / 450) * 270e3)
 
 
+@pytest.mark.parametrize(("max_mhz", "limits"), [(1800.0, ["gpu-clock"]), (1410.0, [])])
+def test_no_limit_is_advised_for_gpus_whose_highest_clocks_differ(max_mhz: float, limits: list[str]) -> None:
+    values = {"gpu_busy_percent": 99.0, "throttle_power_percent": 0.0, "sm_clock_mhz": 900.0}
+    gpus = {"gpu[0]": 1800.0, "gpu[1]": max_mhz}
+    parts = [
+        series(name, [value] * 60, gpu)
+        for gpu, highest in gpus.items()
+        for name, value in (values | {"power_watts": 150.0, "max_sm_clock_mhz": highest}).items()
+    ]
+    job = job_of(*parts)
+    energies = {"cpu": 360e3} | dict.fromkeys(gpus, 90e3)
+    idle = {"n1": dict.fromkeys(gpus, 60.0)}
+    context = replace(job.context, energy_joules={"n1": energies}, idle_watts=idle)
+    diagnosis = diagnose(replace(job, context=context), DiagnosisConfig())
+    assert [finding.where for finding in diagnosis.findings] == [("n1 gpu[0]", "n1 gpu[1]")]
+    assert [change.kind.value for one in diagnosis.advice for change in one.changes] == limits
+
+
 @pytest.mark.slow
 def test_gain_of_energy_takes_waiting_gpus_as_idle() -> None:
     observation = build(JOBS["one-worker"], 3)
