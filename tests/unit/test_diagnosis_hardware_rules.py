@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from test_diagnosis_rules import K, job_of, series
@@ -56,13 +57,23 @@ def test_each_gpu_is_compared_with_its_own_highest_clock() -> None:
     assert (found.kind, found.where) == (K.WRONG_LIMIT, ("n1 gpu[0]",))
 
 
-def test_low_clock_of_unknown_cause_is_no_finding() -> None:
+@pytest.mark.parametrize(
+    ("limits", "title"),
+    [
+        ({}, None),
+        ({"max_limit_watts": {"n1": {"gpu[0]": 560.0}}, "limit_watts": {"n1": {"gpu[0]": 560.0}}}, None),
+        ({"max_limit_watts": {"n1": {"gpu[0]": 560.0}}, "limit_watts": {"n1": {"gpu[0]": 300.0}}}, "A power"),
+        ({"settings": {"n1": (("nvml.locked_clocks[gpu0]", "0-1200 MHz", "0-1200 MHz"),)}}, "A clock"),
+    ],
+)
+def test_low_clock_without_reported_throttling_needs_a_known_limit(
+    limits: dict[str, Any], title: str | None
+) -> None:
     job = job_of(*_busy_gpu(0, 1200.0, 1700.0))
-    assert find_causes(job, DiagnosisConfig()) == ()
-    settings = {"n1": (("gpu[0].clock_mhz", "1700", "1200"),)}
-    context = dataclasses.replace(job.context, settings=settings)
-    (found,) = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
-    assert found.kind is K.WRONG_LIMIT
+    context = dataclasses.replace(job.context, **limits)
+    found = find_causes(dataclasses.replace(job, context=context), DiagnosisConfig())
+    titles = [] if title is None else [f"{title} limit holds the GPU clock 29 % below its maximum"]
+    assert [finding.title for finding in found] == titles
 
 
 def test_node_of_unknown_use_is_not_called_unused() -> None:
