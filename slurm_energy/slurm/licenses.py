@@ -141,7 +141,9 @@ class LicenseReservations:
 
         Reductions of counts are written before increases, because Slurm refuses overlapping reservations of
         more licenses than exist. Only changes since the last call are written. After an error, all
-        reservations are read again.
+        reservations are read again. Slurm does not change the start of a reservation that has begun
+        (update_resv in src/slurmctld/reservation.c). If such a reservation must begin later, it is deleted
+        and created again.
 
         Args:
             wanted: reservations by name. Each name begins with the prefix of this writer.
@@ -157,9 +159,11 @@ class LicenseReservations:
         }
         changes = 0
         try:
-            for name in present.keys() - wanted.keys():
-                self._scontrol("delete", f"ReservationName={name}")
-                changes += 1
+            for name, one in list(present.items()):
+                if _must_delete(one, wanted.get(name), now_unix_s):
+                    self._scontrol("delete", f"ReservationName={name}")
+                    del present[name]
+                    changes += 1
             pairs = [(name, present.get(name), new) for name, new in wanted.items()]
             pairs.sort(key=lambda pair: pair[2].count - (pair[1].count if pair[1] else 0))
             for name, old, new in pairs:
@@ -174,9 +178,6 @@ class LicenseReservations:
         self, name: str, old: LicenseReservation | None, new: LicenseReservation, now_unix_s: float
     ) -> bool:
         count = f"Licenses={new.license}:{max(new.count, MIN_RESERVED)}"
-        if old is not None and old.license != new.license:
-            self._scontrol("delete", f"ReservationName={name}")
-            old = None
         if old is None:
             start = "now" if new.start_unix_s <= now_unix_s else f"uts{new.start_unix_s}"
             end = "Duration=infinite" if new.end_unix_s is None else f"EndTime=uts{new.end_unix_s}"
@@ -185,8 +186,10 @@ class LicenseReservations:
             self._scontrol("create", "reservation", *what, "Users=root", "Flags=ANY_NODES")
             return True
         words = [] if max(old.count, MIN_RESERVED) == max(new.count, MIN_RESERVED) else [count]
-        if old.start_unix_s != new.start_unix_s and new.start_unix_s > now_unix_s:
+        if new.start_unix_s > now_unix_s and old.start_unix_s != new.start_unix_s:
             words.append(f"StartTime=uts{new.start_unix_s}")
+        elif old.start_unix_s > now_unix_s >= new.start_unix_s:
+            words.append("StartTime=now")
         if new.end_unix_s is not None and old.end_unix_s != new.end_unix_s:
             words.append(f"EndTime=uts{new.end_unix_s}")
         if words:
@@ -198,3 +201,16 @@ class LicenseReservations:
             self._run(["scontrol", *words])
         except UnavailableError as error:
             raise UnavailableError(f"reservation of licenses, scontrol {words[0]}", str(error)) from None
+
+
+def _must_delete(old: LicenseReservation, new: LicenseReservation | None, now_unix_s: float) -> bool:
+    """Return whether a reservation in slurmctld cannot be changed to `new`.
+
+    Args:
+        old: the reservation in slurmctld.
+        new: the wanted reservation of the same name; None means that no reservation of this name is wanted.
+        now_unix_s: present time in Unix seconds.
+    """
+    if new is None or new.license != old.license:
+        return True
+    return old.start_unix_s <= now_unix_s < new.start_unix_s

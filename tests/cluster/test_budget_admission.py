@@ -308,6 +308,16 @@ def test_a_job_that_would_run_into_a_lower_limit_waits(cluster, budget, sbatch):
     wait_until(lambda: state(cluster, long) == "RUNNING", "job after the plan has changed", cluster)
 
 
+def test_reservations_follow_a_live_limit_that_ends_before_the_next_step(cluster, budget):
+    evening = round(time.time()) + 3000.0
+    steps = ((evening, 1500.0),)
+    budget.update(400.0, limit=1000.0, steps=steps)
+    budget.update(200.0, limit=800.0, steps=((evening - 2000.0, 1000.0), *steps))
+    assert free_watts(cluster) == 200
+    budget.update(400.0, limit=1000.0, steps=steps)
+    assert free_watts(cluster) == 400
+
+
 def test_components_of_a_heterogeneous_job_get_one_license_together(cluster, budget, sbatch):
     budget.update(200.0)
     job = sbatch("-n1", "-L", "watts:1", ":", "-n2", ":", "-n1", "-L", "watts:7")

@@ -500,6 +500,40 @@ def test_reservations_are_lowered_before_others_are_raised() -> None:
         reservations.apply({}, 1010.0)
 
 
+def test_the_start_of_a_reservation_follows_the_plan() -> None:
+    """A limit that ends before the next step divides the present period of the plan, and joins it again.
+
+    Slurm does not change the start of a reservation that has begun.
+    """
+    scontrol = Scontrol()
+    reservations = LicenseReservations("own_", scontrol)
+    last = LicenseReservation(2000, None, "watts", 100)
+    plan = {"own_2000": LicenseReservation(1000, 2000, "watts", 300), "own_last": last}
+    reservations.apply(plan, 1000.0)
+    scontrol.commands.clear()
+    live = {
+        "own_1500": LicenseReservation(1100, 1500, "watts", 500),
+        "own_2000": LicenseReservation(1500, 2000, "watts", 300),
+        "own_last": last,
+    }
+    assert reservations.apply(live, 1100.0) == 3
+    own = "Users=root Flags=ANY_NODES"
+    assert scontrol.commands == [
+        "scontrol delete ReservationName=own_2000",
+        f"scontrol create reservation ReservationName=own_2000 StartTime=uts1500 EndTime=uts2000 "
+        f"Licenses=watts:300 {own}",
+        f"scontrol create reservation ReservationName=own_1500 StartTime=now EndTime=uts1500 "
+        f"Licenses=watts:500 {own}",
+    ]
+    scontrol.commands.clear()
+    assert reservations.apply(plan, 1200.0) == 2
+    assert scontrol.commands == [
+        "scontrol delete ReservationName=own_1500",
+        "scontrol update ReservationName=own_2000 StartTime=now",
+    ]
+    assert reservations.apply(plan, 1300.0) == 0
+
+
 def test_totals_of_licenses() -> None:
     listing = (
         "LicenseName=watts Total=900 Used=40 Free=860 Reserved=0 Remote=no\n"
