@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
@@ -200,6 +201,40 @@ def test_a_job_whose_power_has_become_free_keeps_its_precedence_for_a_while() ->
     assert apply(200.0) == {3: delays}
     free = [apply(550.0) for _ in range(8)]
     assert free == [{3: takes}] * 6 + [{}] * 2  # after a minute nothing is held for it any more
+
+
+@pytest.mark.parametrize(
+    ("reason", "delayed"),
+    [
+        ("Licenses", {3}),
+        ("Resources", {3}),
+        ("", {3}),
+        ("QOSMaxJobsPerUserLimit", set()),
+        ("AssocGrpNodeLimit", set()),
+        ("PartitionDown", set()),
+    ],
+)
+def test_a_job_that_slurm_does_not_start_for_another_reason_delays_no_job(
+    reason: str, delayed: set[int]
+) -> None:
+    def waiting(headroom: float, watts: list[int], *, only_delaying: bool) -> set[int]:
+        queue = queue_columns(
+            0.0,
+            [1, 2, 3],
+            state=[RUNNING, PENDING, PENDING],
+            end_s=[60.0, np.nan, np.nan],
+            eligible_s=[0.0] * 3,
+            time_limit_s=[5000.0] * 3,
+            priority=[9, 8, 7],
+            reason=["", reason, ""],
+        )
+        holds, budgets = StartHolds(Begins()), [Limit(headroom)]
+        sentences, _ = holds.apply(queue, np.array(watts), 0.0, budgets, [1], only_delaying=only_delaying)
+        return set(sentences)
+
+    assert waiting(200.0, [300, 500, 100], only_delaying=True) == delayed
+    # Without licenses: job 2 takes the power only if Slurm may start it.
+    assert waiting(200.0, [300, 100, 150], only_delaying=False) == (delayed or {2})
 
 
 def test_the_number_of_held_jobs_is_bounded() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from slurm_energy.budget.start_order import PowerRequest, StartOrder, order_starts
 from slurm_energy.controller.deferral.begin_holds import BeginTimeHolds, pending_name
 from slurm_energy.controller.deferral.begin_times import BeginTimes
-from slurm_energy.scheduling.queue import Ints
+from slurm_energy.priority.scheduling_tables import blocked_rows
+from slurm_energy.scheduling.queue import Bools, Ints
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.job_update import JobUpdater
 
@@ -174,6 +175,8 @@ class StartHolds:
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
         """Return running jobs, pending jobs in order of priority, and the headroom of each budget.
 
+        Jobs that Slurm would not start even if power were free come last. They never delay other jobs.
+
         The headroom is the power that new jobs may add. The budgets have counted only the power of the
         running jobs in `counted_jobs`. The power of all other running jobs is therefore subtracted from the
         headroom.
@@ -181,7 +184,7 @@ class StartHolds:
         running, pending = [], []
         names: dict[int, str] = {}
         headroom = [budget.headroom_watts for budget in budgets]
-        for row in np.lexsort((queue.job_id, -queue.priority)).tolist():
+        for row in np.lexsort((queue.job_id, -queue.priority, _needs_more_than_power(queue))).tolist():
             request = _request(queue, watts, row, budgets, now_unix_s)
             if queue.state[row] != PENDING:
                 running.append(request)
@@ -194,6 +197,16 @@ class StartHolds:
                 names[request.job_id] = pending_name(queue, row)
         self._holds.set_names(names)
         return running, pending, headroom
+
+
+def _needs_more_than_power(queue: QueueColumns) -> Bools:
+    """Return a mask of the queue rows whose jobs wait for something other than resources and power.
+
+    Slurm states the reason, for example a limit of their QOS.
+    """
+    lacks_licenses = np.array([reason == "Licenses" for reason in queue.reason], np.bool_)
+    blocked: Bools = blocked_rows(queue) & ~lacks_licenses
+    return blocked
 
 
 def _sentence(
