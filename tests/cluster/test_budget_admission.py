@@ -52,6 +52,10 @@ USER = "nobody"
 NO_STEPS: tuple[tuple[float, float], ...] = ()
 
 
+def _site(headroom, limit=3000.0, steps=NO_STEPS):
+    return BudgetHeadroom("site", BudgetScope(ScopeKind.CLUSTER), limit, headroom, steps)
+
+
 class Budget:
     """The admission part of senergyctld on a test cluster. The tests call its updates themselves.
 
@@ -73,7 +77,7 @@ class Budget:
         Write the result to the policy file, from which the plugin in slurmctld reads it. Return the report
         of the update.
         """
-        budgets = [BudgetHeadroom("site", BudgetScope(ScopeKind.CLUSTER), limit, headroom, steps)]
+        budgets = [_site(headroom, limit, steps)]
         if scoped is not None:
             scope = BudgetScope(ScopeKind.USER, frozenset({USER}))
             budgets.append(BudgetHeadroom("nobody", scope, limit, scoped))
@@ -329,6 +333,16 @@ def test_components_of_a_heterogeneous_job_get_one_license_together(cluster, bud
     budget.update(400.0)
     wait_until(lambda: state(cluster, job) == "RUNNING", "job", cluster)
     assert read_license_pools()["watts"].used == 400
+
+
+def test_a_long_list_of_licenses_does_not_stop_the_admission_of_other_jobs(cluster, budget, sbatch):
+    budget.update(0.0)
+    matlab = f"matlab:{'0' * (1024 - len('matlab:1,watts:100'))}1"
+    long = sbatch("-n1", "-L", matlab, ":", "-n8", ":", "-n8")  # the first component requests watts:100
+    report = budget.admission.update(time.time(), [_site(700.0)], (), budget.nodes)
+    (problem,) = report.problems
+    assert problem.startswith(f"licenses of job {long}: a list of 1025 characters")
+    assert free_watts(cluster) == 700
 
 
 @pytest.mark.other_user

@@ -551,6 +551,14 @@ def test_a_daemon_with_many_connections_changes_jobs_too(scontrol, many_descript
     assert scontrol.updater().set_site_factors({5: 3000}).done == (5,)
 
 
+def test_a_list_of_licenses_that_is_not_valid_does_not_keep_other_jobs_from_theirs(scontrol):
+    lists = {1: "watts:1", 2: f"m:{'0' * 1020}1,watts:400", 3: "m:'1',watts:3", 98: "watts:5", 4: "watts:2"}
+    outcome = scontrol.updater().set_licenses(lists, {job: str(job) for job in lists})
+    assert outcome.done == (1, 4) and set(outcome.refused) == {2, 3, 98}
+    assert "1033 characters" in outcome.refused[2]
+    assert scontrol.lines == [f"update JobId={job} Licenses={lists[job]}" for job in (1, 98, 4)]
+
+
 def test_who_is_refused_every_job_does_not_ask_for_all(scontrol):
     outcome = scontrol.updater().set_site_factors(dict.fromkeys(range(9800, 9850), 1))
     assert (len(outcome.refused), outcome.remaining) == (20, tuple(range(9820, 9850)))

@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -148,7 +148,8 @@ class JobUpdater:
         """Replace the licenses of pending or running jobs, in the given order.
 
         This process makes the change as an operator, because Slurm permits users to change only the licenses
-        of pending jobs.
+        of pending jobs. A list that scontrol would not read as one word is refused. The other jobs are
+        changed nevertheless, because the lists contain texts of users.
 
         Args:
             changes: new list of licenses by job id; an empty list removes all licenses.
@@ -156,13 +157,16 @@ class JobUpdater:
 
         Raises:
             UnavailableError: scontrol is missing or does not answer.
-            UsageError: scontrol would not read a list as one word.
         """
-        for job_id, text in changes.items():
-            if not _WORD.fullmatch(text):
-                raise UsageError(f"job {job_id}: licenses {text!r} are not valid for scontrol")
-        commands = [(job, f"update JobId={names[job]} Licenses={text}") for job, text in changes.items()]
-        return self._batch(commands, names=names)
+        invalid = {
+            job: f"a list of {len(text)} characters is not valid for scontrol"
+            for job, text in changes.items()
+            if not _WORD.fullmatch(text)
+        }
+        valid = {job: text for job, text in changes.items() if job not in invalid}
+        commands = [(job, f"update JobId={names[job]} Licenses={text}") for job, text in valid.items()]
+        result = self._batch(commands, names=names)
+        return replace(result, refused={**invalid, **result.refused})
 
     def set_begin(
         self, jobs: Sequence[int], names: Mapping[int, str], begin_unix_s: int | None
