@@ -7,7 +7,10 @@ job's CPU packages then costs no additional time.
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +21,9 @@ from slurm_energy.budget.messages import DeviceReport, NodePoll
 from slurm_energy.budget.power_table import ANY_PARTITION, PartitionPower
 from slurm_energy.budget.reachable_limits import START_GPU_RATIO, ReachableLimits
 from slurm_energy.budget.work_price import PRICES
+from slurm_energy.config import parse
+from slurm_energy.controller.budgets.admission import BudgetAdmission
+from slurm_energy.controller.budgets.cluster_headroom import cluster_headroom
 from slurm_energy.controller.budgets.curves import lowest_power
 from slurm_energy.controller.budgets.draw import DeviceDraw
 from slurm_energy.controller.budgets.facts import BudgetedJob, BudgetScope, ScopeKind
@@ -30,6 +36,7 @@ from slurm_energy.controller.budgets.licenses import (
 )
 from slurm_energy.controller.budgets.nodes import BudgetDevice, BudgetNode
 from slurm_energy.controller.budgets.pending_power import pending_power
+from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, queue_columns
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
@@ -78,6 +85,38 @@ def test_licenses_count_from_the_highest_price_of_the_pending_jobs() -> None:
     assert budget.retained_from(level - 5) == 5.0
     assert budget.unused_watts == pytest.approx(500.0 - KEPT[0])
     assert headroom(retained_watts=()).at_level(level).headroom_watts == 500.0
+
+
+def test_all_budgets_of_the_cluster_are_kept_together() -> None:
+    contract = headroom(retained_watts=(), steps=[(10.0, 800.0), (30.0, 1200.0)])
+    grid = replace(contract, name="grid", limit_watts=900.0, headroom_watts=390.0, steps=[(20.0, 600.0)])
+    free = replace(
+        contract, name="free", limit_watts=math.inf, headroom_watts=math.inf, steps=[(40.0, 555.0)]
+    )
+    rack = replace(contract, scope=BudgetScope(ScopeKind.PARTITION, frozenset({"rack"})), headroom_watts=1.0)
+    both = cluster_headroom([rack, contract, grid, free])
+    assert both is not None and (both.name, both.headroom_watts) == ("grid", 390.0)
+    # The budget `grid` counts 10 W more than `contract`, for example of switches.
+    assert both.steps == [(10.0, 810.0), (20.0, 600.0), (30.0, 600.0), (40.0, 555.0)]
+    assert cluster_headroom([rack, contract]) is contract
+    assert cluster_headroom([rack]) is None
+
+
+def test_licenses_follow_the_tightest_budget_of_the_cluster() -> None:
+    commands: list[str] = []
+
+    def run(argv: Sequence[str]) -> str:
+        commands.append(" ".join(argv))
+        listing = "LicenseName=watts Total=1000 Used=100 Free=900 Reserved=0 Remote=no\n"
+        return listing if commands[-1].endswith("show licenses") else ""
+
+    failures = RepeatedFailureLog(logging.getLogger("test"))
+    admission = BudgetAdmission(parse('[budget]\nmode = "enforce"\n'), None, failures, run)  # type: ignore[arg-type]
+    contract = headroom(retained_watts=())
+    report = admission.update(0.0, [contract, replace(contract, name="grid", headroom_watts=300.0)], (), {})
+    assert report.problems == () and report.offers == {"site": 300.0, "grid": 300.0}
+    (created,) = [command for command in commands if "create" in command]
+    assert "ReservationName=senergy_budget_watts " in created and "Licenses=watts:600 " in created
 
 
 def test_a_pending_job_requests_what_running_jobs_keep_from_it() -> None:

@@ -28,6 +28,7 @@ from slurm_energy.budget.power_table import (
     PartitionPower,
 )
 from slurm_energy.config import Config
+from slurm_energy.controller.budgets.cluster_headroom import cluster_headroom
 from slurm_energy.controller.budgets.facts import ScopeKind
 from slurm_energy.controller.budgets.licenses import (
     JOB_SCOPES,
@@ -284,7 +285,7 @@ class BudgetAdmission:
             if budget.scope.kind in JOB_SCOPES and (license_name := license_of(name, budget.name)) in pools
         }
         self._lines = tuple(license_lines(self._config, pools[name], scoped, powers))
-        cluster = next((one for one in budgets if one.scope.kind is ScopeKind.CLUSTER), None)
+        cluster = cluster_headroom(budgets)
         wanted = kept_watts(queue, power.watts, predicted, name, pools[name].total)
         least = np.maximum(least, np.where(predicted, 0.0, MIN_SHARE * wanted))
         wanted = feasible_licenses(queue, wanted, least, cluster, running_watts(queue, wanted, self._targets))
@@ -316,10 +317,12 @@ class BudgetAdmission:
         reservations: dict[str, LicenseReservation] = {}
         demands = license_demands(*(queue, counts, power, list(by_license), names_of, now_unix_s))
         offers: dict[str, float] = {}
+        cluster_names = [one.name for one in budgets if one.scope.kind is ScopeKind.CLUSTER]
         for license_name, budget in by_license.items():
             if budget is not None and license_name in pools:
                 demand = demands[license_name]
-                offers[budget.name] = demand.offered_watts(budget)
+                names = cluster_names if budget is cluster else [budget.name]
+                offers |= dict.fromkeys(names, demand.offered_watts(budget))
                 ready_watts = demand.offered_watts(budget, budget.free_watts)
                 steps = budget.reachable_steps(demand.watts, demand.reachable_watts)
                 headroom = min(
