@@ -45,6 +45,7 @@ def withheld_power(
     steps: Sequence[tuple[float, float]],
     now_unix_s: float,
     offered_watts: float = math.inf,
+    idle_watts: float = 0.0,
 ) -> list[WithheldPower]:
     """Return the power that license reservations must withhold from jobs, now and in the future.
 
@@ -53,7 +54,8 @@ def withheld_power(
     power to withhold now is therefore `total_watts` minus `used_watts` minus `headroom_watts`. If
     `offered_watts` is less than the headroom, only `offered_watts` licenses remain free. When the limit
     changes in the future, the power to withhold changes by the difference between the old and the new
-    limit. It is at most `total_watts`.
+    limit. If there is no limit now, all licenses above the new limit minus `idle_watts` are withheld. The
+    power to withhold is at most `total_watts`.
 
     The first entry of the result has no end. Its power is the smallest power that must be withheld at any
     time. Each further entry adds the rest that must be withheld in one period.
@@ -66,6 +68,7 @@ def withheld_power(
         steps: pairs (Unix seconds, limit in watts) of the future changes, in ascending order.
         now_unix_s: present Unix time.
         offered_watts: power that new jobs may take now, even if the headroom is larger.
+        idle_watts: power under the budget without any job.
     """
     if math.isinf(headroom_watts) and headroom_watts > 0:
         free = float(total_watts - used_watts)
@@ -76,8 +79,11 @@ def withheld_power(
     offered = min(free, max(0.0, offered_watts))
     periods = [(now_unix_s, min(max(math.ceil(total_watts - used_watts - offered), 0), total_watts))]
     for at, watts in _merged([step for step in steps if step[0] > now_unix_s], MAX_STEPS):
-        fall = limit_watts - watts if math.isfinite(limit_watts) and math.isfinite(watts) else 0.0
-        periods.append((at, min(max(math.ceil(now_watts + fall), 0), total_watts)))
+        if math.isfinite(limit_watts):
+            withheld = now_watts + (limit_watts - watts if math.isfinite(watts) else 0.0)
+        else:
+            withheld = max(0.0, total_watts - max(0.0, watts - idle_watts))
+        periods.append((at, min(max(math.ceil(withheld), 0), total_watts)))
     base = min(watts for _, watts in periods)
     entries = [WithheldPower(int(now_unix_s), None, base)]
     for number, (start, watts) in enumerate(periods):

@@ -9,6 +9,7 @@ in a separate root directory. There are three nodes with four CPUs each. Jobs ca
 from __future__ import annotations
 
 import logging
+import math
 import re
 import tempfile
 import time
@@ -310,6 +311,14 @@ def test_a_job_that_would_run_into_a_lower_limit_waits(cluster, budget, sbatch):
     assert state(cluster, long) == "PENDING"
     budget.update(200.0, limit=1000.0, counted=[short])
     wait_until(lambda: state(cluster, long) == "RUNNING", "job after the plan has changed", cluster)
+
+
+def test_a_job_that_would_run_into_the_begin_of_a_limit_waits(cluster, budget, sbatch):
+    now = time.time()
+    budget.update(math.inf, limit=math.inf, steps=((now + 150, 100.0), (now + 4000, math.inf)))
+    long, short = sbatch("-n2", "-t5"), sbatch("-n2", "-t1")
+    wait_until(lambda: state(cluster, short) == "RUNNING", "short job", cluster)
+    assert state(cluster, long) == "PENDING"
 
 
 def test_reservations_follow_a_live_limit_that_ends_before_the_next_step(cluster, budget):

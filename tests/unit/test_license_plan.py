@@ -35,6 +35,14 @@ def test_without_a_limit_nothing_is_withheld() -> None:
     assert withheld_power(1000, 400, math.inf, math.inf, [], 5.0) == [WithheldPower(5, None, 0)]
 
 
+def test_a_coming_limit_is_kept_if_there_is_no_limit_now() -> None:
+    steps = [(50.0, 300.0), (90.0, math.inf), (200.0, 5000.0)]
+    entries = withheld_power(1000, 100, math.inf, math.inf, steps, 0.0, idle_watts=120.0)
+    assert entries == [WithheldPower(0, None, 0), WithheldPower(50, 90, 820)]
+    idle = withheld_power(1000, 0, math.inf, math.inf, [(50.0, 100.0)], 0.0, idle_watts=120.0)
+    assert [_withheld_at(idle, at) for at in (0, 50)] == [0, 1000]
+
+
 def test_above_the_limit_nothing_is_free() -> None:
     assert withheld_power(1000, 400, -50.0, 500.0, [], 5.0) == [WithheldPower(5, None, 600)]
     assert withheld_power(1000, 1200, 30.0, 500.0, [], 5.0) == [WithheldPower(5, None, 0)]

@@ -254,6 +254,7 @@ def budget_reservations(
     base, *steps = withheld_power(
         *(pool.total, pool.used, headroom, budget.limit_watts, budget.steps, now_unix_s),
         offered_watts=offered - uncounted,
+        idle_watts=budget.idle_watts,
     )
     names = {f"{BUDGET_PREFIX}_{license_name}": base}
     names |= {f"{BUDGET_PREFIX}_{license_name}_{one.end_unix_s or 'last'}": one for one in steps}
