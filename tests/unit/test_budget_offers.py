@@ -58,6 +58,8 @@ def test_a_budget_covers_jobs_that_may_start_in_its_partition_or_qos(partition: 
         (BudgetScope(ScopeKind.QOS, frozenset({"hi", "igh", "normal,high"})), False),
         (BudgetScope(ScopeKind.PARTITION, frozenset({"gpu"})), True),
         (BudgetScope(ScopeKind.ACCOUNT, frozenset({"gpu", "high"})), False),
+        (BudgetScope(ScopeKind.NODES, frozenset({"alice", "physics", "gpu", "high"})), False),
+        (BudgetScope(ScopeKind.CLUSTER), True),
     ]:
         budget = BudgetHeadroom("site", scope, limit_watts=1000.0, headroom_watts=500.0)
         assert budget.covers("alice", "physics", partition, qos) is is_covered
