@@ -49,7 +49,7 @@ class BudgetObject(TypedDict):
         fixed_watts: part of `committed_watts` that no limit controls.
         capped_watts: power by which the limits reduce the demand of the devices.
         headroom_watts: power that new jobs may add now; None if there is no limit.
-        idle_watts: power of the nodes under the budget without any job. The limit cannot be set to less.
+        idle_watts: power under the budget without any job. The limit cannot be set to less.
         floor_watts: lowest committed power at which every running job keeps its floor (minimum power limit).
         shortfall_watts: power by which the limit is exceeded although every device is at its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of silent nodes and of

@@ -236,6 +236,20 @@ def test_account_and_cluster_budgets_both_hold() -> None:
     assert world.cycle.jobs[1].explanation.startswith("budget 'chem' lowers")
 
 
+def test_a_budget_of_jobs_has_no_idle_power() -> None:
+    """A budget of an account may be set to any limit, whatever its running jobs need while they are idle."""
+    world = cluster(3500.0)
+    chem = BudgetScope(ScopeKind.ACCOUNT, frozenset({"chem"}))
+    world.engine.set_budgets([budget(3500.0), budget(500.0, chem, "chem", constant_watts=20.0)])
+    world.nodes[0].run(1, FULL)
+    world.announce(chem=1)
+    world.step(5)
+    of_cluster, of_jobs = world.cycle.budgets
+    assert of_cluster.idle_watts >= 4 * (RESERVE_WATTS + IDLE_WATTS)
+    assert of_jobs.idle_watts == 20.0
+    assert of_jobs.floor_watts > 260.0 + RESERVE_WATTS
+
+
 def test_budgets_of_partitions_and_nodes_count_whole_nodes() -> None:
     world = cluster(9000.0)
     world.engine.set_nodes({f"n{i}": BudgetedNode(frozenset({"gpu" if i < 2 else "cpu"})) for i in range(4)})

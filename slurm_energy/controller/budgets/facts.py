@@ -181,7 +181,8 @@ class BudgetStatus:
             are known to exceed these limits, the excess is subtracted.
         free_watts: power that is free at the limits in force, including the power already promised to jobs.
         floor_watts: lowest committed power at which every running job keeps its floor.
-        idle_watts: power under the budget without any job. The limit cannot be lower than this power.
+        idle_watts: power under the budget without any job. The limit cannot be lower than this power. It is
+            `BudgetInForce.constant_watts` for a budget that counts only jobs.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of those that no longer
             report, and of those whose reports are implausible.

@@ -73,7 +73,9 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 free_watts=float(free[row]),
                 retained_watts=tuple((headroom[row, -1] - headroom[row]).tolist()),
                 floor_watts=float(outcome.fixed_watts[row] + floor[row]),
-                idle_watts=float(outcome.fixed_watts[row] + idle[row]),
+                idle_watts=float(outcome.fixed_watts[row] + idle[row])
+                if budget.scope.covers_nodes
+                else budget.constant_watts,
                 shortfall_watts=float(outcome.shares.shortfall_watts[row]),
                 nodes=int(outcome.node_cover[row].sum()),
                 silent_nodes=int(covered["silent"][row]),
