@@ -397,6 +397,16 @@ def test_a_job_larger_than_the_budget_starts_alone(cluster, budget, sbatch):
     assert split_licenses(licenses(cluster, job), ["watts"])[1]["watts"] <= 500
 
 
+def test_a_job_larger_than_the_budget_of_its_user_starts_alone(cluster, budget, sbatch):
+    budget.update(3000.0, scoped=500.0)
+    job = sbatch("-n12")
+    assert licenses(cluster, job) == "watts:1200,watts_nobody:1200"
+    budget.update(3000.0, scoped=500.0)
+    wait_until(lambda: state(cluster, job) == "RUNNING", "job", cluster)
+    counts = split_licenses(licenses(cluster, job), ["watts", "watts_nobody"])[1]
+    assert 480 >= counts["watts"] == counts["watts_nobody"] >= 400
+
+
 def test_without_licenses_jobs_are_held_by_their_begin_time(cluster, sbatch):
     cluster.policy_file.write_text("senergy-policies 1\n")
     holder = Budget(cluster, "hold")

@@ -27,6 +27,7 @@ from slurm_energy.controller.budgets.cluster_headroom import cluster_headroom
 from slurm_energy.controller.budgets.curves import lowest_power
 from slurm_energy.controller.budgets.draw import DeviceDraw
 from slurm_energy.controller.budgets.facts import BudgetedJob, BudgetScope, ScopeKind
+from slurm_energy.controller.budgets.feasible_licenses import feasible_licenses
 from slurm_energy.controller.budgets.groups import build_groups
 from slurm_energy.controller.budgets.licenses import (
     BudgetHeadroom,
@@ -102,6 +103,35 @@ def test_all_budgets_of_the_cluster_are_kept_together() -> None:
     assert both.steps == [(10.0, 810.0), (20.0, 600.0), (30.0, 600.0), (40.0, 555.0)]
     assert cluster_headroom([rack, contract]) is contract
     assert cluster_headroom([rack]) is None
+
+
+@pytest.mark.parametrize(
+    ("account", "flags", "licenses"),
+    [
+        ("chem", {}, 760),
+        ("chem", {"ENERGY_SLOWDOWN": "5%"}, 1500),
+        ("physics", {}, 1500),
+    ],
+)
+def test_a_job_larger_than_the_budget_of_its_account_requests_what_this_budget_can_free(
+    account: str, flags: dict[str, str], licenses: int
+) -> None:
+    site = headroom(limit_watts=9000.0, headroom_watts=5000.0, retained_watts=())
+    chem = replace(site, scope=BudgetScope(ScopeKind.ACCOUNT, frozenset({"chem"})), limit_watts=900.0)
+    chem = replace(chem, headroom_watts=500.0)
+    accounts = [account, "chem", "physics"]
+    queue = queue_columns(0.0, [1, 2, 3], state=[PENDING, RUNNING, RUNNING], flags=[flags, {}, {}])
+    wanted, least = np.array([1500, 300, 2000]), np.array([600.0, 0.0, 0.0])
+    budgets = {"watts": site, "watts_chem": chem}
+
+    def names_of(row: int) -> list[str]:
+        return ["watts", "watts_chem"] if accounts[row] == "chem" else ["watts"]
+
+    # Under the budget of chem, 500 W are free, and job 2 frees another 300 W.
+    result = feasible_licenses(queue, wanted, least, budgets, names_of, {2: 300, 3: 2000})
+    assert result.tolist() == [licenses, 300, 2000]
+    no_limit = {"watts": None, "watts_chem": None}
+    assert feasible_licenses(queue, wanted, least, no_limit, names_of, {}).tolist() == wanted.tolist()
 
 
 def test_licenses_follow_the_tightest_budget_of_the_cluster() -> None:

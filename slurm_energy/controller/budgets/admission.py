@@ -30,11 +30,11 @@ from slurm_energy.budget.power_table import (
 from slurm_energy.config import Config
 from slurm_energy.controller.budgets.cluster_headroom import cluster_headroom
 from slurm_energy.controller.budgets.facts import ScopeKind
+from slurm_energy.controller.budgets.feasible_licenses import feasible_licenses
 from slurm_energy.controller.budgets.licenses import (
     JOB_SCOPES,
     BudgetHeadroom,
     budget_reservations,
-    feasible_licenses,
     held_or_requested,
     license_demands,
     license_lines,
@@ -288,13 +288,14 @@ class BudgetAdmission:
         cluster = cluster_headroom(budgets)
         wanted = kept_watts(queue, power.watts, predicted, name, pools[name].total)
         least = np.maximum(least, np.where(predicted, 0.0, MIN_SHARE * wanted))
-        wanted = feasible_licenses(queue, wanted, least, cluster, running_watts(queue, wanted, self._targets))
 
         def names_of(row: int) -> list[str]:
             names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
             return [name, *(one for one, budget in scoped.items() if budget.covers(*names))]
 
         by_license = {name: cluster} | scoped
+        held = running_watts(queue, wanted, self._targets)
+        wanted = feasible_licenses(queue, wanted, least, by_license, names_of, held)
         retained = retained_licenses(queue, power.levels, by_license, names_of)
         changes = license_changes(
             *(queue, wanted, retained, names_of, [name, *scoped], self._targets, pools[name].total)

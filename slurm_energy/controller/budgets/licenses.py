@@ -16,7 +16,6 @@ from typing import Final
 import numpy as np
 
 from slurm_energy.budget.admission import offered_watts
-from slurm_energy.budget.job_licenses import feasible_watts
 from slurm_energy.budget.license_plan import withheld_power
 from slurm_energy.budget.power_table import PartitionPower, table_lines
 from slurm_energy.config import Config
@@ -169,37 +168,6 @@ def license_lines(
         if _NAME.fullmatch(name)
     ]
     return [*lines, f"license-delay {math.ceil(3 * config.budget.period_s)}", *table_lines(powers)]
-
-
-def feasible_licenses(
-    queue: QueueColumns,
-    wanted: Ints,
-    least_watts: Floats,
-    cluster: BudgetHeadroom | None,
-    held: Mapping[int, int],
-) -> Ints:
-    """Return the number of power licenses of each job. One license stands for one watt of a budget.
-
-    A pending job may need more power than the budget can ever free. The number of licenses of such a job is
-    reduced (see the function `feasible_watts`), so that the job can start.
-
-    Args:
-        queue: the jobs.
-        wanted: power that each job adds, shape (n,).
-        least_watts: power below which a job does not start, shape (n,).
-        cluster: budget of the cluster; None means that the cluster has no budget.
-        held: number of licenses of each running job, by job id.
-    """
-    if cluster is None or not math.isfinite(cluster.headroom_watts):
-        return wanted
-    rise = max([0.0, *(watts - cluster.limit_watts for _, watts in cluster.steps)])
-    most = max(0.0, cluster.headroom_watts) + sum(held.values())
-    max_watts = min(most, cluster.limit_watts - cluster.idle_watts) + rise
-    result = wanted.copy()
-    for row in np.flatnonzero((queue.state == PENDING) & (wanted > max_watts)).tolist():
-        slowdown = "ENERGY_SLOWDOWN" in queue.flags[row]
-        result[row] = feasible_watts(int(wanted[row]), max_watts, slowdown, float(least_watts[row]))
-    return result
 
 
 def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int]) -> dict[int, int]:
