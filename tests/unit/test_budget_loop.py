@@ -350,6 +350,25 @@ def test_a_reload_changes_budgets_and_off_releases_nodes(site: Callable[..., Sit
     site().run(story)
 
 
+def test_a_live_limit_applies_again_if_a_reload_restores_its_budget(site: Callable[..., Site]) -> None:
+    def reload(s: Site, tables: str) -> None:
+        s.config = configuration.parse(SECTION + tables)
+        s.loop.adopt(s.loop.prepare(s.config))
+
+    async def story(s: Site) -> None:
+        await s.step(3)
+        await s.routes.set({"budget": "site", "watts": 1100.0}, OPERATOR)
+        reload(s, SITE.replace("site", "other") + "watts = 2000\n")
+        await s.routes.set({"budget": "other", "watts": 1300.0}, OPERATOR)
+        await s.step(2)
+        assert [(one.name, one.limit_watts) for one in s.loop.states] == [("other", 1300.0)]
+        reload(s, SITE + "watts = 2000\n")
+        await s.step(2)
+        assert [(one.name, one.limit_watts) for one in s.loop.states] == [("site", 1100.0)]
+
+    site().run(story)
+
+
 def test_jobs_are_explained_to_their_owners(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ class BudgetLoop:
             count, mode = len(self.config.budgets), self.config.budget.mode
             why = f"configuration read again: {count} budgets, mode {mode}"
             self.recorder.note(BudgetChange(time.time(), None, None, "reload", why))
+            self._overrides_due = True  # a new budget may have a live limit from before it was removed
         if before is None:
             self._decided_s = time.monotonic()  # the first decision may take its time
         self.parts = parts
