@@ -369,6 +369,25 @@ def test_a_live_limit_applies_again_if_a_reload_restores_its_budget(site: Callab
     site().run(story)
 
 
+def test_the_admission_uses_the_last_decision_with_budgets_that_were_reloaded_since(
+    site: Callable[..., Site],
+) -> None:
+    async def story(s: Site) -> None:
+        await s.step(2)
+        cycle = s.loop.cycle
+        row = '[[budgets]]\nname = "row"\nnodes = "n0"\nwatts = 900\n'
+        s.config = configuration.parse(SECTION + row + SITE + "watts = 2000\n")
+        s.loop.adopt(s.loop.prepare(s.config))
+        parts = s.loop.parts
+        assert parts is not None and cycle is not None
+        # The next decision has begun, but is not complete yet.
+        parts.engine.set_budgets(parts.limits.in_force(time.time(), 1.0))
+        request = parts.admission_request(cycle, time.time())
+        assert [(one.name, one.scope.kind) for one in request.headrooms] == [("site", "cluster")]
+
+    site().run(story)
+
+
 def test_jobs_are_explained_to_their_owners(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ class BudgetParts:
         jobs free. For a budget without a license in Slurm, this power is the larger of the old and the new
         headroom.
         """
+        in_force = {budget.name: budget for budget in self.engine.budgets}  # may be newer than `cycle`
         headrooms = tuple(
             BudgetHeadroom(
                 name=status.name,
@@ -192,8 +193,8 @@ class BudgetParts:
                 promised_watts=self._promised.get(status.name, math.inf),
                 steps=[(s.unix_s, s.watts) for s in self.limits.steps(status.name, unix_s, PLAN_HOURS)],
             )
-            for status, budget in zip(cycle.budgets, self.engine.budgets, strict=True)
-            if status.name in self.limits.names
+            for status in cycle.budgets
+            if status.name in self.limits.names and (budget := in_force.get(status.name)) is not None
         )
         ranges = {
             name: NodePowerRange(*node.job_range)
