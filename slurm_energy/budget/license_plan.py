@@ -58,7 +58,8 @@ def withheld_power(
     power to withhold is at most `total_watts`.
 
     The first entry of the result has no end. Its power is the smallest power that must be withheld at any
-    time. Each further entry adds the rest that must be withheld in one period.
+    time. Each further entry adds the rest that must be withheld in one period. The periods do not overlap.
+    Slurm's times are whole seconds, so that a change within a second counts from the begin of this second.
 
     Args:
         total_watts: total of the license.
@@ -86,10 +87,10 @@ def withheld_power(
         periods.append((at, min(max(math.ceil(withheld), 0), total_watts)))
     base = min(watts for _, watts in periods)
     entries = [WithheldPower(int(now_unix_s), None, base)]
-    for number, (start, watts) in enumerate(periods):
-        end = math.ceil(periods[number + 1][0]) if number + 1 < len(periods) else None
-        if watts > base:
-            entries.append(WithheldPower(math.floor(start), end, watts - base))
+    starts = [math.floor(start) for start, _ in periods]
+    for start, end, (_, watts) in zip(starts, [*starts[1:], None], periods, strict=True):
+        if watts > base and start != end:
+            entries.append(WithheldPower(start, end, watts - base))
     return entries
 
 

@@ -6,6 +6,7 @@ that is left under its limit) and its future limits.
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,15 @@ def test_a_coming_limit_is_kept_if_there_is_no_limit_now() -> None:
     assert entries == [WithheldPower(0, None, 0), WithheldPower(50, 90, 820)]
     idle = withheld_power(1000, 0, math.inf, math.inf, [(50.0, 100.0)], 0.0, idle_watts=120.0)
     assert [_withheld_at(idle, at) for at in (0, 50)] == [0, 1000]
+
+
+@pytest.mark.parametrize(("first", "second"), [(100.25, 100.75), (100.0, 100.5)])
+def test_changes_within_a_second_do_not_overlap(first: float, second: float) -> None:
+    entries = withheld_power(1000, 0, 500.0, 800.0, [(first, 600.0), (second, 400.0)], 0.0)
+    assert [(one.start_unix_s, one.end_unix_s, one.watts) for one in entries] == [
+        (0, None, 500),
+        (100, None, 400),
+    ]
 
 
 def test_above_the_limit_nothing_is_free() -> None:
