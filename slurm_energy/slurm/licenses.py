@@ -53,6 +53,10 @@ class LicenseReservation:
     license: str
     count: int
 
+    def is_lasting(self, now_unix_s: float) -> bool:
+        """Return whether the reservation has begun and has no end."""
+        return self.end_unix_s is None and self.start_unix_s <= now_unix_s
+
 
 def split_licenses(text: str, ours: Sequence[str]) -> tuple[list[str], dict[str, int | None]]:
     """Split a list of licenses in two: the counts of the licenses in `ours`, and all other items.
@@ -139,11 +143,16 @@ class LicenseReservations:
     def apply(self, wanted: Mapping[str, LicenseReservation], now_unix_s: float) -> int:
         """Make the license reservations in slurmctld equal to `wanted`; return the number of changes.
 
-        Reductions of counts are written before increases, because Slurm refuses overlapping reservations of
-        more licenses than exist. Only changes since the last call are written. After an error, all
-        reservations are read again. Slurm does not change the start of a reservation that has begun
-        (update_resv in src/slurmctld/reservation.c). If such a reservation must begin later, it is deleted
-        and created again.
+        Only changes since the last call are written. After an error, all reservations are read again.
+
+        Slurm refuses a new reservation if its count and the counts of all reservations that overlap it in
+        time exceed the total together, even if those do not overlap each other (_license_validate2 in
+        src/slurmctld/reservation.c). A reservation without an end overlaps all others. It is therefore
+        created first, and the others are created again if it is missing. Reductions of counts are written
+        before increases.
+
+        Slurm does not change the start of a reservation that has begun (update_resv). If such a reservation
+        must begin later, it is deleted and created again.
 
         Args:
             wanted: reservations by name. Each name begins with the prefix of this writer.
@@ -157,17 +166,18 @@ class LicenseReservations:
         present = {
             name: one for name, one in self._present.items() if (one.end_unix_s or _NO_TIME) > now_unix_s
         }
+        missing = {
+            new.license for name, new in wanted.items() if name not in present and new.is_lasting(now_unix_s)
+        }
         changes = 0
         try:
             for name, one in list(present.items()):
-                if _must_delete(one, wanted.get(name), now_unix_s):
+                if one.license in missing or _must_delete(one, wanted.get(name), now_unix_s):
                     self._scontrol("delete", f"ReservationName={name}")
                     del present[name]
                     changes += 1
-            pairs = [(name, present.get(name), new) for name, new in wanted.items()]
-            pairs.sort(key=lambda pair: pair[2].count - (pair[1].count if pair[1] else 0))
-            for name, old, new in pairs:
-                changes += self._write(name, old, new, now_unix_s)
+            for name in _order_of_changes(present, wanted, now_unix_s):
+                changes += self._write(name, present.get(name), wanted[name], now_unix_s)
         except UnavailableError:
             self._present = None
             raise
@@ -186,12 +196,7 @@ class LicenseReservations:
             self._scontrol("create", "reservation", *what, "Users=root", "Flags=ANY_NODES")
             return True
         words = [] if max(old.count, MIN_RESERVED) == max(new.count, MIN_RESERVED) else [count]
-        if new.start_unix_s > now_unix_s and old.start_unix_s != new.start_unix_s:
-            words.append(f"StartTime=uts{new.start_unix_s}")
-        elif old.start_unix_s > now_unix_s >= new.start_unix_s:
-            words.append("StartTime=now")
-        if new.end_unix_s is not None and old.end_unix_s != new.end_unix_s:
-            words.append(f"EndTime=uts{new.end_unix_s}")
+        words += _changed_times(old, new, now_unix_s)
         if words:
             self._scontrol("update", f"ReservationName={name}", *words)
         return bool(words)
@@ -214,3 +219,34 @@ def _must_delete(old: LicenseReservation, new: LicenseReservation | None, now_un
     if new is None or new.license != old.license:
         return True
     return old.start_unix_s <= now_unix_s < new.start_unix_s
+
+
+def _order_of_changes(
+    present: Mapping[str, LicenseReservation], wanted: Mapping[str, LicenseReservation], now_unix_s: float
+) -> list[str]:
+    """Return the names of the wanted reservations in the order in which Slurm accepts the changes.
+
+    Args:
+        present: reservations in slurmctld.
+        wanted: wanted reservations.
+        now_unix_s: present time in Unix seconds.
+    """
+
+    def rank(name: str) -> tuple[bool, int]:
+        old, new = present.get(name), wanted[name]
+        is_new_and_lasting = old is None and new.is_lasting(now_unix_s)
+        return not is_new_and_lasting, new.count - (old.count if old else 0)
+
+    return sorted(wanted, key=rank)
+
+
+def _changed_times(old: LicenseReservation, new: LicenseReservation, now_unix_s: float) -> list[str]:
+    """Return the words of scontrol that change the times of a reservation."""
+    words = []
+    if new.start_unix_s > now_unix_s and old.start_unix_s != new.start_unix_s:
+        words.append(f"StartTime=uts{new.start_unix_s}")
+    elif old.start_unix_s > now_unix_s >= new.start_unix_s:
+        words.append("StartTime=now")
+    if new.end_unix_s is not None and old.end_unix_s != new.end_unix_s:
+        words.append(f"EndTime=uts{new.end_unix_s}")
+    return words

@@ -331,6 +331,14 @@ def test_reservations_follow_a_live_limit_that_ends_before_the_next_step(cluster
     assert free_watts(cluster) == 400
 
 
+def test_reservations_follow_a_live_limit_under_a_schedule_of_many_steps(cluster, budget):
+    evening = round(time.time()) + 3000.0
+    steps = tuple((evening + 3600.0 * hour, 5000.0 if hour % 2 else 500.0) for hour in range(8))
+    budget.update(400.0, limit=1000.0, steps=steps)
+    budget.update(700.0, limit=1300.0, steps=((evening - 2000.0, 1000.0), *steps))
+    assert free_watts(cluster) == 700
+
+
 def test_components_of_a_heterogeneous_job_get_one_license_together(cluster, budget, sbatch):
     budget.update(200.0)
     job = sbatch("-n1", "-L", "watts:1", ":", "-n2", ":", "-n1", "-L", "watts:7")

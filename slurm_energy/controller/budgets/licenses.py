@@ -22,7 +22,13 @@ from slurm_energy.config import Config
 from slurm_energy.controller.budgets.facts import BudgetScope, ScopeKind
 from slurm_energy.controller.budgets.pending_power import PendingPower
 from slurm_energy.scheduling.queue import Floats, Ints
-from slurm_energy.slurm.licenses import BUDGET_PREFIX, LicensePool, LicenseReservation, split_licenses
+from slurm_energy.slurm.licenses import (
+    BUDGET_PREFIX,
+    MIN_RESERVED,
+    LicensePool,
+    LicenseReservation,
+    split_licenses,
+)
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 
@@ -226,8 +232,13 @@ def budget_reservations(
     )
     names = {f"{BUDGET_PREFIX}_{license_name}": base}
     names |= {f"{BUDGET_PREFIX}_{license_name}_{one.end_unix_s or 'last'}": one for one in steps}
+    # The reservation without an end withholds MIN_RESERVED licenses at least. Slurm refuses to withhold more
+    # licenses than exist.
+    excess = max(0, MIN_RESERVED - base.watts)
     return {
-        name: LicenseReservation(one.start_unix_s, one.end_unix_s, license_name, one.watts)
+        name: LicenseReservation(
+            one.start_unix_s, one.end_unix_s, license_name, one.watts - (0 if one is base else excess)
+        )
         for name, one in names.items()
     }
 
