@@ -241,12 +241,16 @@ def _order_of_changes(
 
 
 def _changed_times(old: LicenseReservation, new: LicenseReservation, now_unix_s: float) -> list[str]:
-    """Return the words of scontrol that change the times of a reservation."""
+    """Return the words of scontrol that change the times of a reservation.
+
+    A change of the start states the end too. Without an end, Slurm would count all later reservations as
+    overlapping ones.
+    """
     words = []
     if new.start_unix_s > now_unix_s and old.start_unix_s != new.start_unix_s:
         words.append(f"StartTime=uts{new.start_unix_s}")
     elif old.start_unix_s > now_unix_s >= new.start_unix_s:
         words.append("StartTime=now")
-    if new.end_unix_s is not None and old.end_unix_s != new.end_unix_s:
+    if new.end_unix_s is not None and (words or old.end_unix_s != new.end_unix_s):
         words.append(f"EndTime=uts{new.end_unix_s}")
     return words

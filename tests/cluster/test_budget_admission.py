@@ -337,6 +337,8 @@ def test_reservations_follow_a_live_limit_under_a_schedule_of_many_steps(cluster
     budget.update(400.0, limit=1000.0, steps=steps)
     budget.update(700.0, limit=1300.0, steps=((evening - 2000.0, 1000.0), *steps))
     assert free_watts(cluster) == 700
+    budget.update(390.0, limit=1000.0, steps=steps)
+    assert free_watts(cluster) == 390
 
 
 def test_components_of_a_heterogeneous_job_get_one_license_together(cluster, budget, sbatch):

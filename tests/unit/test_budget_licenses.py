@@ -529,7 +529,7 @@ def test_the_start_of_a_reservation_follows_the_plan() -> None:
     assert reservations.apply(plan, 1200.0) == 2
     assert scontrol.commands == [
         "scontrol delete ReservationName=own_1500",
-        "scontrol update ReservationName=own_2000 StartTime=now",
+        "scontrol update ReservationName=own_2000 StartTime=now EndTime=uts2000",
     ]
     assert reservations.apply(plan, 1300.0) == 0
 
