@@ -203,6 +203,40 @@ def test_a_job_whose_power_has_become_free_keeps_its_precedence_for_a_while() ->
     assert free == [{3: takes}] * 6 + [{}] * 2  # after a minute nothing is held for it any more
 
 
+class Queue:
+    """A running job 1 and pending jobs in the order of their priority, seen every 10 s. Held jobs show it."""
+
+    def __init__(self, headroom: float, watts: Sequence[int], *, only_delaying: bool) -> None:
+        self.begins = Begins()
+        self._holds, self._budgets = StartHolds(self.begins), [Limit(headroom)]
+        self._watts, self._only_delaying = np.array(watts), only_delaying
+        self._now, self.waiting = 0.0, set[int]()
+
+    def see(self, *reasons: str, seconds: float = 10.0) -> set[int]:
+        """Let Slurm show these reasons of the pending jobs for some time, and return the jobs held then."""
+        end, jobs = self._now + seconds, range(2, 2 + len(reasons))
+        while self._now < end:
+            self._now += 10.0
+            shown = [
+                "BeginTime" if job in self.waiting else one for job, one in zip(jobs, reasons, strict=True)
+            ]
+            queue = queue_columns(
+                self._now,
+                [1, *jobs],
+                state=[RUNNING] + [PENDING] * len(jobs),
+                end_s=[self._now + 60.0] + [np.nan] * len(jobs),
+                eligible_s=[0.0] * (len(jobs) + 1),
+                time_limit_s=[5000.0] * (len(jobs) + 1),
+                priority=range(len(jobs) + 1, 0, -1),
+                reason=["", *shown],
+            )
+            sentences, _ = self._holds.apply(
+                queue, self._watts, self._now, self._budgets, [1], only_delaying=self._only_delaying
+            )
+            self.waiting = set(sentences)
+        return self.waiting
+
+
 @pytest.mark.parametrize(
     ("reason", "delayed"),
     [
@@ -217,24 +251,42 @@ def test_a_job_whose_power_has_become_free_keeps_its_precedence_for_a_while() ->
 def test_a_job_that_slurm_does_not_start_for_another_reason_delays_no_job(
     reason: str, delayed: set[int]
 ) -> None:
-    def waiting(headroom: float, watts: list[int], *, only_delaying: bool) -> set[int]:
-        queue = queue_columns(
-            0.0,
-            [1, 2, 3],
-            state=[RUNNING, PENDING, PENDING],
-            end_s=[60.0, np.nan, np.nan],
-            eligible_s=[0.0] * 3,
-            time_limit_s=[5000.0] * 3,
-            priority=[9, 8, 7],
-            reason=["", reason, ""],
-        )
-        holds, budgets = StartHolds(Begins()), [Limit(headroom)]
-        sentences, _ = holds.apply(queue, np.array(watts), 0.0, budgets, [1], only_delaying=only_delaying)
-        return set(sentences)
-
-    assert waiting(200.0, [300, 500, 100], only_delaying=True) == delayed
+    queue = Queue(200.0, [300, 500, 100], only_delaying=True)
+    assert queue.see(reason, "Licenses", seconds=200.0) == {3}  # the reason may be outdated
+    assert queue.see(reason, "Licenses", seconds=400.0) == delayed
+    assert queue.see("Licenses", "Licenses", seconds=700.0) == {3}
     # Without licenses: job 2 takes the power only if Slurm may start it.
-    assert waiting(200.0, [300, 100, 150], only_delaying=False) == (delayed or {2})
+    queue = Queue(200.0, [300, 100, 150], only_delaying=False)
+    assert queue.see(reason, "Licenses", seconds=600.0) == (delayed or {2})
+
+
+def test_a_job_keeps_its_precedence_if_slurm_shows_different_reasons_in_turn() -> None:
+    queue = Queue(200.0, [300, 500, 100], only_delaying=True)
+    for _ in range(60):
+        assert queue.see("ReqNodeNotAvail", "Licenses", seconds=60.0) == {3}
+        assert queue.see("Licenses", "Licenses", seconds=30.0) == {3}
+
+
+@pytest.mark.parametrize(("only_delaying", "held"), [(True, {4}), (False, {3, 4})])
+def test_blocked_jobs_are_not_held_and_released_in_turn(only_delaying: bool, held: set[int]) -> None:
+    """Job 2 is blocked and has a higher priority than job 3, which waits for power; job 4 has a lower one."""
+    queue = Queue(200.0, [300, 120, 400, 110], only_delaying=only_delaying)
+    reasons = ("QOSMaxJobsPerUserLimit", "Licenses", "AssocGrpNodeLimit")
+    queue.see(*reasons, seconds=400.0)
+    queue.begins.calls.clear()
+    for _ in range(100):
+        assert queue.see(*reasons) == held  # held jobs show the reason BeginTime
+    assert "2" not in [name for jobs, _ in queue.begins.calls for name in jobs]
+    assert None not in [begin for _, begin in queue.begins.calls]
+
+
+def test_a_held_job_that_was_blocked_gets_its_precedence_back() -> None:
+    """Without licenses, a blocked job that does not fit is held. Slurm then shows no other reason."""
+    queue = Queue(200.0, [300, 150, 150], only_delaying=False)
+    assert queue.see("QOSMaxJobsPerUserLimit", "", seconds=200.0) == {3}
+    assert queue.see("QOSMaxJobsPerUserLimit", "", seconds=400.0) == {2}
+    assert queue.see("", "", seconds=300.0) == {2}
+    assert queue.see("", "", seconds=600.0) == {3}
 
 
 def test_the_number_of_held_jobs_is_bounded() -> None:

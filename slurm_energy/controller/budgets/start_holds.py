@@ -11,10 +11,10 @@ from typing import Final, Protocol
 import numpy as np
 
 from slurm_energy.budget.start_order import PowerRequest, StartOrder, order_starts
+from slurm_energy.controller.budgets.blocked_jobs import BlockedJobs
 from slurm_energy.controller.deferral.begin_holds import BeginTimeHolds, pending_name
 from slurm_energy.controller.deferral.begin_times import BeginTimes
-from slurm_energy.priority.scheduling_tables import blocked_rows
-from slurm_energy.scheduling.queue import Bools, Ints
+from slurm_energy.scheduling.queue import Ints
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.job_update import JobUpdater
 
@@ -67,6 +67,7 @@ class StartHolds:
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
         self._holds = BeginTimeHolds(updater, begin_times)
+        self._blocked = BlockedJobs()
         self.max_headroom_watts: dict[str, float] = {}
         self._first: int | None = None
         self._first_since_s: float | None = None
@@ -101,17 +102,19 @@ class StartHolds:
         Raises:
             UnavailableError: slurmctld does not answer.
         """
-        running, pending, headroom = self._requests(queue, watts, now_unix_s, budgets, counted_jobs)
+        blocked = self._blocked.update(queue, now_unix_s)
+        running, pending, headroom = self._requests(queue, watts, now_unix_s, budgets, counted_jobs, blocked)
         decision = order_starts(pending, running, headroom)
         held = set(decision.delaying if only_delaying else decision.waiting)
+        held -= decision.delaying & _preceding(queue, blocked, decision.first)
         self.max_headroom_watts = {}
         if only_delaying and decision.first is not None and len(held) > MAX_DELAYING:
             held = set([job.job_id for job in pending if job.job_id in held][:MAX_DELAYING])
             first = budgets[decision.waiting[decision.first]].name
             self.max_headroom_watts[first] = max(0.0, decision.spare_watts)
-        taking = self._taking_jobs(decision, pending, headroom, now_unix_s)[
-            : max(0, MAX_DELAYING - len(held))
-        ]
+        taking = self._taking_jobs(decision, pending, headroom, now_unix_s)
+        preceding = _preceding(queue, blocked, self._first)
+        taking = [job for job in taking if job not in preceding][: max(0, MAX_DELAYING - len(held))]
         held.update(taking)
         begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))
         ordered = [request.job_id for request in pending if request.job_id in held]
@@ -172,10 +175,11 @@ class StartHolds:
         now_unix_s: float,
         budgets: Sequence[HeldBudget],
         counted_jobs: Collection[int],
+        blocked: Collection[int],
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
         """Return running jobs, pending jobs in order of priority, and the headroom of each budget.
 
-        Jobs that Slurm would not start even if power were free come last. They never delay other jobs.
+        Jobs in `blocked` come last, because Slurm would not start them even if power were free.
 
         The headroom is the power that new jobs may add. The budgets have counted only the power of the
         running jobs in `counted_jobs`. The power of all other running jobs is therefore subtracted from the
@@ -184,7 +188,8 @@ class StartHolds:
         running, pending = [], []
         names: dict[int, str] = {}
         headroom = [budget.headroom_watts for budget in budgets]
-        for row in np.lexsort((queue.job_id, -queue.priority, _needs_more_than_power(queue))).tolist():
+        is_blocked = np.array([job in blocked for job in queue.job_id.tolist()], np.bool_)
+        for row in np.lexsort((queue.job_id, -queue.priority, is_blocked)).tolist():
             request = _request(queue, watts, row, budgets, now_unix_s)
             if queue.state[row] != PENDING:
                 running.append(request)
@@ -199,14 +204,24 @@ class StartHolds:
         return running, pending, headroom
 
 
-def _needs_more_than_power(queue: QueueColumns) -> Bools:
-    """Return a mask of the queue rows whose jobs wait for something other than resources and power.
+def _preceding(queue: QueueColumns, blocked: Collection[int], first: int | None) -> set[int]:
+    """Return the blocked jobs that may start before the first waiting job although they delay it.
 
-    Slurm states the reason, for example a limit of their QOS.
+    These jobs have a higher priority than the first waiting job. If they were held, they would start later
+    than this job when Slurm no longer blocks them. All blocked jobs are returned if the first waiting job is
+    blocked itself, or if no job waits.
+
+    Args:
+        queue: the jobs.
+        blocked: ids of the pending jobs that Slurm does not start for another reason than power.
+        first: first waiting job; None means that no job waits.
     """
-    lacks_licenses = np.array([reason == "Licenses" for reason in queue.reason], np.bool_)
-    blocked: Bools = blocked_rows(queue) & ~lacks_licenses
-    return blocked
+    if not blocked or first is None or first in blocked:
+        return set(blocked)
+    row = int(np.flatnonzero(queue.job_id == first)[0])
+    key = (-int(queue.priority[row]), first)
+    pairs = zip((-queue.priority).tolist(), queue.job_id.tolist(), strict=True)
+    return {job for priority, job in pairs if job in blocked and (priority, job) < key}
 
 
 def _sentence(
