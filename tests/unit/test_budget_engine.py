@@ -250,6 +250,23 @@ def test_a_budget_of_jobs_has_no_idle_power() -> None:
     assert of_jobs.floor_watts > 260.0 + RESERVE_WATTS
 
 
+def test_the_lowest_limit_that_jobs_can_keep_is_known_without_a_limit() -> None:
+    lowest = []
+    for limit in (1e5, math.inf):
+        world = cluster(limit, margin_percent=4.0)
+        world.nodes[0].run(1, FULL)
+        world.announce()
+        world.step(5)
+        (status,) = world.cycle.budgets
+        lowest.append(status.lowest_limit_watts)
+        if math.isfinite(limit):
+            reachable = 0.96 * limit - status.reachable_headroom_watts
+            assert status.lowest_limit_watts == pytest.approx(reachable / 0.96)
+            assert status.idle_watts < reachable < status.committed_watts
+    assert lowest[0] == pytest.approx(lowest[1])
+    assert set(status.retained_watts) == {0.0}
+
+
 def test_budgets_of_partitions_and_nodes_count_whole_nodes() -> None:
     world = cluster(9000.0)
     world.engine.set_nodes({f"n{i}": BudgetedNode(frozenset({"gpu" if i < 2 else "cpu"})) for i in range(4)})

@@ -193,6 +193,33 @@ def test_jobs_that_can_be_lowered_start_before_a_fall(reachable: float, watts: f
     assert unknown.reachable_steps(np.array([100.0]), np.array([reachable])) == unknown.steps
 
 
+@pytest.mark.parametrize(
+    ("reachable", "lowest_limit", "free"),
+    [
+        (40.0, 700.0, 600.0),  # 300 W are left, and each job draws at most half of its licenses
+        (80.0, 700.0, 375.0),
+        (100.0, 2000.0, 0.0),  # the running jobs alone exceed the limit
+        (100.0, math.inf, -350.0),  # unknown
+    ],
+)
+def test_jobs_that_can_be_lowered_start_before_the_begin_of_a_limit(
+    reachable: float, lowest_limit: float, free: float
+) -> None:
+    """Without a limit now, running jobs hold 1200 licenses, and the idle power is 150 W."""
+    budget = headroom(
+        limit_watts=math.inf,
+        headroom_watts=math.inf,
+        idle_watts=150.0,
+        lowest_limit_watts=lowest_limit,
+        steps=[(9.0, 1000.0), (19.0, math.inf)],
+    )
+    steps = budget.reachable_steps(np.array([100.0]), np.array([reachable]), 1200.0)
+    assert steps[1] == (19.0, math.inf)
+    plan = withheld_power(3000, 1200, math.inf, math.inf, steps, 0.0, idle_watts=150.0)
+    (withheld,) = [one.watts for one in plan if one.start_unix_s == 9]
+    assert 3000 - 1200 - withheld == free
+
+
 def device(name: str, limit_watts: float, watts: float, *, seconds: int) -> BudgetDevice:
     report = DeviceReport(name, name, 100.0, 400.0, limit_watts, watts, (7,), limit_watts)
     made = BudgetDevice(BudgetNode("n1", 0), report, 0)

@@ -325,12 +325,13 @@ class BudgetAdmission:
                 names = cluster_names if budget is cluster else [budget.name]
                 offers |= dict.fromkeys(names, demand.offered_watts(budget))
                 ready_watts = demand.offered_watts(budget, budget.free_watts)
-                steps = budget.reachable_steps(demand.watts, demand.reachable_watts)
+                uncounted = uncounted_watts(jobs, license_name, set(counted_jobs))
+                held_watts = pools[license_name].used - uncounted
+                steps = budget.reachable_steps(demand.watts, demand.reachable_watts, held_watts)
                 headroom = min(
                     budget.headroom_watts, self._holds.max_headroom_watts.get(budget.name, math.inf)
                 )
                 budget = replace(budget, headroom_watts=headroom, steps=steps)
-                uncounted = uncounted_watts(jobs, license_name, set(counted_jobs))
                 reservations |= budget_reservations(
                     *(license_name, pools[license_name], budget, uncounted, now_unix_s),
                     min(ready_watts, budget.promised_watts),

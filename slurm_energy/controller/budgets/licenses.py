@@ -64,6 +64,8 @@ class BudgetHeadroom:
         promised_watts: power that is kept free for starting jobs; infinity means that all power that the
             starting jobs can draw is kept free.
         reachable_headroom_watts: power that is free if all running jobs have their lowest limits.
+        lowest_limit_watts: lowest limit that would be kept if all running jobs had their lowest limits;
+            infinity means unknown.
         free_watts: power that is free at the limits in force.
     """
 
@@ -77,6 +79,7 @@ class BudgetHeadroom:
     idle_watts: float = 0.0
     promised_watts: float = math.inf
     reachable_headroom_watts: float = math.inf
+    lowest_limit_watts: float = math.inf
     free_watts: float = math.inf
 
     @property
@@ -125,7 +128,9 @@ class BudgetHeadroom:
         others = tuple(max(0.0, watts - kept) for watts in self.retained_watts)
         return dataclasses.replace(self, headroom_watts=self.headroom_watts - kept, retained_watts=others)
 
-    def reachable_steps(self, demand_watts: Floats, reachable_watts: Floats) -> list[tuple[float, float]]:
+    def reachable_steps(
+        self, demand_watts: Floats, reachable_watts: Floats, held_watts: float = 0.0
+    ) -> list[tuple[float, float]]:
         """Return the future changes of a budget's limit, as times and watts for Slurm's licenses.
 
         Each waiting job requests licenses for its full power. After a fall of the limit, senergyctld can
@@ -137,6 +142,7 @@ class BudgetHeadroom:
         Args:
             demand_watts: licenses that each waiting job requests, shape (m,).
             reachable_watts: power that each waiting job may draw at its lowest limits, shape (m,).
+            held_watts: licenses of the running jobs under the budget.
         """
         ratio = float(np.max(reachable_watts / np.maximum(demand_watts, 1.0), initial=_NEW_JOB_RATIO))
         steps = []
@@ -146,6 +152,10 @@ class BudgetHeadroom:
                 room = max(0.0, self.reachable_headroom_watts - fall)
                 raised = room / max(ratio, _NEW_JOB_RATIO) - (self.headroom_watts - fall)
                 watts += max(0.0, min(raised, fall))
+            elif math.isinf(self.limit_watts) and math.isfinite(self.lowest_limit_watts):
+                room = max(0.0, watts - self.lowest_limit_watts)
+                raised = self.idle_watts + held_watts + room / max(ratio, _NEW_JOB_RATIO)
+                watts = max(watts, raised)
             steps.append((unix_s, watts))
         return steps
 

@@ -189,6 +189,7 @@ class BudgetParts:
                 retained_watts=status.retained_watts,
                 idle_watts=status.idle_watts,
                 reachable_headroom_watts=status.reachable_headroom_watts,
+                lowest_limit_watts=status.lowest_limit_watts,
                 free_watts=status.free_watts,
                 promised_watts=self._promised.get(status.name, math.inf),
                 steps=[(s.unix_s, s.watts) for s in self.limits.steps(status.name, unix_s, PLAN_HOURS)],

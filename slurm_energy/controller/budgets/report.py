@@ -44,10 +44,11 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
     committed = outcome.committed_watts
     headroom, floor = _headroom_at_prices(outcome), outcome.counted_watts.copy()
     floor[outcome.grouped] = groups.columns.floor_watts[groups.of_device]
-    reachable, free = (
-        _reachable_headroom_watts(outcome),
-        outcome.usable_watts + outcome.promised_watts - committed,
-    )
+    retained = np.zeros_like(headroom)
+    is_limited = np.isfinite(headroom[:, -1])
+    retained[is_limited] = headroom[is_limited, -1:] - headroom[is_limited]
+    lowest = _lowest_power_watts(outcome)
+    reachable, free = (outcome.usable_watts + outcome.promised_watts - power for power in (lowest, committed))
     capped = np.zeros(len(table.devices))
     capped[outcome.grouped] = np.maximum(
         0.0, table.draw_watts[outcome.grouped] - outcome.counted_watts[outcome.grouped]
@@ -70,8 +71,9 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 capped_watts=float(capped[row]),
                 headroom_watts=float(headroom[row, -1]),
                 reachable_headroom_watts=float(reachable[row]),
+                lowest_limit_watts=float(lowest[row]) / (1.0 - inputs.settings.margin_percent / 100.0),
                 free_watts=float(free[row]),
-                retained_watts=tuple((headroom[row, -1] - headroom[row]).tolist()),
+                retained_watts=tuple(retained[row].tolist()),
                 floor_watts=float(outcome.fixed_watts[row] + floor[row]),
                 idle_watts=float(outcome.fixed_watts[row] + idle[row])
                 if budget.scope.covers_nodes
@@ -111,8 +113,8 @@ def _feeds_gpus(outcome: CycleOutcome) -> Bools:
     return np.array([not one.is_gpu and one.report.job_ids in with_gpus for one in devices], np.bool_)
 
 
-def _reachable_headroom_watts(outcome: CycleOutcome) -> Floats:
-    """Return the power that is free under each budget if all running jobs have their lowest limits.
+def _lowest_power_watts(outcome: CycleOutcome) -> Floats:
+    """Return the power under each budget if all running jobs have their lowest limits.
 
     The shape of the result is (b,) for b budgets. The power of some devices at their lowest limit is
     unknown. Such a device counts with its expected power. If it is a processor package that feeds GPUs,
@@ -129,8 +131,8 @@ def _reachable_headroom_watts(outcome: CycleOutcome) -> Floats:
     hosts = _feeds_gpus(outcome)
     expected[hosts] = np.minimum(expected[hosts], HOST_SHARE * table.max_watts[busy][hosts])
     counted[busy] = np.maximum(floors, np.minimum(reachable, expected))
-    free: Floats = outcome.usable_watts + outcome.promised_watts - outcome.fixed_watts
-    return free - table.sums.total(counted)
+    total: Floats = outcome.fixed_watts + table.sums.total(counted)
+    return total
 
 
 def _jobs(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[int, BudgetedJobStatus]:
