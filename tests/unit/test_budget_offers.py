@@ -29,6 +29,7 @@ from slurm_energy.controller.budgets.draw import DeviceDraw
 from slurm_energy.controller.budgets.facts import BudgetedJob, BudgetScope, ScopeKind
 from slurm_energy.controller.budgets.feasible_licenses import feasible_licenses
 from slurm_energy.controller.budgets.groups import build_groups
+from slurm_energy.controller.budgets.job_coverage import covering_budgets
 from slurm_energy.controller.budgets.licenses import (
     BudgetHeadroom,
     license_demands,
@@ -103,6 +104,21 @@ def test_all_budgets_of_the_cluster_are_kept_together() -> None:
     assert both.steps == [(10.0, 810.0), (20.0, 600.0), (30.0, 600.0), (40.0, 555.0)]
     assert cluster_headroom([rack, contract]) is contract
     assert cluster_headroom([rack]) is None
+
+
+def test_the_budgets_of_equal_jobs_are_determined_once() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    class Scope:
+        def covers(self, *attributes: str) -> bool:
+            asked.append(attributes)
+            return attributes[1] == "chem"
+
+    users, accounts = ["alice", "bob", "alice", "alice"], ["chem", "bio", "chem", "bio"]
+    queue = queue_columns(0.0, [1, 2, 3, 4], user=users, account=accounts)
+    names_of = covering_budgets(queue, {"watts_chem": Scope()})
+    assert [names_of(row) for row in range(4)] == [("watts_chem",), (), ("watts_chem",), ()]
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(

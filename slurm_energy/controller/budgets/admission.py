@@ -31,6 +31,7 @@ from slurm_energy.config import Config
 from slurm_energy.controller.budgets.cluster_headroom import cluster_headroom
 from slurm_energy.controller.budgets.facts import ScopeKind
 from slurm_energy.controller.budgets.feasible_licenses import feasible_licenses
+from slurm_energy.controller.budgets.job_coverage import covering_budgets
 from slurm_energy.controller.budgets.licenses import (
     JOB_SCOPES,
     BudgetHeadroom,
@@ -289,9 +290,10 @@ class BudgetAdmission:
         wanted = kept_watts(queue, power.watts, predicted, name, pools[name].total)
         least = np.maximum(least, np.where(predicted, 0.0, MIN_SHARE * wanted))
 
-        def names_of(row: int) -> list[str]:
-            names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
-            return [name, *(one for one, budget in scoped.items() if budget.covers(*names))]
+        scopes_of = covering_budgets(queue, scoped)
+
+        def names_of(row: int) -> tuple[str, ...]:
+            return (name, *scopes_of(row))
 
         by_license = {name: cluster} | scoped
         held = running_watts(queue, wanted, self._targets)
@@ -350,11 +352,8 @@ class BudgetAdmission:
     ) -> AdmissionReport:
         by_name: dict[str, BudgetHeadroom | None] = {budget.name: budget for budget in budgets}
 
-        def covering(row: int) -> list[str]:
-            names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
-            return [budget.name for budget in budgets if budget.covers(*names)]
-
-        wanted = power.watts + retained_licenses(queue, power.levels, by_name, covering)
+        names_of = covering_budgets(queue, {budget.name: budget for budget in budgets})
+        wanted = power.watts + retained_licenses(queue, power.levels, by_name, names_of)
         waiting, problems = self._holds.apply(
             queue, wanted, now_unix_s, budgets, set(counted_jobs), only_delaying=False
         )

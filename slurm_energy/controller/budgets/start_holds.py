@@ -5,13 +5,14 @@ senergyctld holds these jobs in Slurm until enough power is free.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 import numpy as np
 
 from slurm_energy.budget.start_order import PowerRequest, StartOrder, order_starts
 from slurm_energy.controller.budgets.blocked_jobs import BlockedJobs
+from slurm_energy.controller.budgets.job_coverage import CoveringBudget, covering_budgets
 from slurm_energy.controller.deferral.begin_holds import BeginTimeHolds, pending_name
 from slurm_energy.controller.deferral.begin_times import BeginTimes
 from slurm_energy.scheduling.queue import Ints
@@ -25,7 +26,7 @@ PRECEDENCE_S: Final = 60.0
 _SOON_S: Final = 60.0  # jobs that may start within this time are considered, too
 
 
-class HeldBudget(Protocol):
+class HeldBudget(CoveringBudget, Protocol):
     """Interface of a power budget that can prevent pending jobs from starting (hold them)."""
 
     @property
@@ -38,13 +39,6 @@ class HeldBudget(Protocol):
         """Power that new jobs may add now under this budget, in watts.
 
         The power of a new job counts above the idle power of its nodes.
-        """
-        ...
-
-    def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether the power of jobs with these attributes counts under this budget.
-
-        The attributes are user, account, partition and QOS.
         """
         ...
 
@@ -188,9 +182,10 @@ class StartHolds:
         running, pending = [], []
         names: dict[int, str] = {}
         headroom = [budget.headroom_watts for budget in budgets]
+        covering = covering_budgets(queue, dict(enumerate(budgets)))
         is_blocked = np.array([job in blocked for job in queue.job_id.tolist()], np.bool_)
         for row in np.lexsort((queue.job_id, -queue.priority, is_blocked)).tolist():
-            request = _request(queue, watts, row, budgets, now_unix_s)
+            request = _request(queue, watts, row, covering, now_unix_s)
             if queue.state[row] != PENDING:
                 running.append(request)
                 for budget in request.budgets if request.job_id not in counted_jobs else ():
@@ -241,12 +236,17 @@ def _sentence(
 
 
 def _request(
-    queue: QueueColumns, watts: Ints, row: int, budgets: Sequence[HeldBudget], now_unix_s: float
+    queue: QueueColumns,
+    watts: Ints,
+    row: int,
+    covering: Callable[[int], tuple[int, ...]],
+    now_unix_s: float,
 ) -> PowerRequest:
-    names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
-    covering = tuple(number for number, budget in enumerate(budgets) if budget.covers(*names))
     is_pending = queue.state[row] == PENDING
     limit_s = float(queue.time_limit_s[row] if is_pending else queue.end_s[row] - now_unix_s)
     return PowerRequest(
-        int(queue.job_id[row]), float(watts[row]), covering, limit_s if limit_s == limit_s else float("inf")
+        int(queue.job_id[row]),
+        float(watts[row]),
+        covering(row),
+        limit_s if limit_s == limit_s else float("inf"),
     )
