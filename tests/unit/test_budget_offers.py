@@ -122,15 +122,17 @@ def test_the_budgets_of_equal_jobs_are_determined_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("account", "flags", "licenses"),
+    ("account", "flags", "idle_watts", "licenses"),
     [
-        ("chem", {}, 760),
-        ("chem", {"ENERGY_SLOWDOWN": "5%"}, 1500),
-        ("physics", {}, 1500),
+        ("chem", {}, 0.0, 760),
+        ("chem", {}, 150.0, 617),
+        ("chem", {}, 250.0, 1500),  # 550 W are left for a job that needs 600 W
+        ("chem", {"ENERGY_SLOWDOWN": "5%"}, 0.0, 1500),
+        ("physics", {}, 150.0, 1500),
     ],
 )
 def test_a_job_larger_than_the_budget_of_its_account_requests_what_this_budget_can_free(
-    account: str, flags: dict[str, str], licenses: int
+    account: str, flags: dict[str, str], idle_watts: float, licenses: int
 ) -> None:
     site = headroom(limit_watts=9000.0, headroom_watts=5000.0, retained_watts=())
     chem = replace(site, scope=BudgetScope(ScopeKind.ACCOUNT, frozenset({"chem"})), limit_watts=900.0)
@@ -139,15 +141,17 @@ def test_a_job_larger_than_the_budget_of_its_account_requests_what_this_budget_c
     queue = queue_columns(0.0, [1, 2, 3], state=[PENDING, RUNNING, RUNNING], flags=[flags, {}, {}])
     wanted, least = np.array([1500, 300, 2000]), np.array([600.0, 0.0, 0.0])
     budgets = {"watts": site, "watts_chem": chem}
+    powers = {ANY_PARTITION: PartitionPower(0.0, 0.0, 1, idle_cpu_watts=idle_watts)}
 
     def names_of(row: int) -> list[str]:
         return ["watts", "watts_chem"] if accounts[row] == "chem" else ["watts"]
 
     # Under the budget of chem, 500 W are free, and job 2 frees another 300 W.
-    result = feasible_licenses(queue, wanted, least, budgets, names_of, {2: 300, 3: 2000})
+    result = feasible_licenses(queue, wanted, least, budgets, names_of, {2: 300, 3: 2000}, powers)
     assert result.tolist() == [licenses, 300, 2000]
     no_limit = {"watts": None, "watts_chem": None}
-    assert feasible_licenses(queue, wanted, least, no_limit, names_of, {}).tolist() == wanted.tolist()
+    result = feasible_licenses(queue, wanted, least, no_limit, names_of, {}, powers)
+    assert result.tolist() == wanted.tolist()
 
 
 def test_licenses_follow_the_tightest_budget_of_the_cluster() -> None:

@@ -297,7 +297,7 @@ class BudgetAdmission:
 
         by_license = {name: cluster} | scoped
         held = running_watts(queue, wanted, self._targets)
-        wanted = feasible_licenses(queue, wanted, least, by_license, names_of, held)
+        wanted = feasible_licenses(queue, wanted, least, by_license, names_of, held, powers)
         retained = retained_licenses(queue, power.levels, by_license, names_of)
         changes = license_changes(
             *(queue, wanted, retained, names_of, [name, *scoped], self._targets, pools[name].total)
