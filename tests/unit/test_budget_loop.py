@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -24,6 +24,7 @@ from slurm_energy import config as configuration
 from slurm_energy.accounting import budgets, engine
 from slurm_energy.budget.messages import NodeDecision
 from slurm_energy.controller.budgets.admission import AdmissionReport
+from slurm_energy.controller.budgets.licenses import BudgetHeadroom
 from slurm_energy.controller.budgets.loop import BudgetLoop
 from slurm_energy.controller.budgets.routes import BudgetRoutes
 from slurm_energy.controller.http.authorization import Rights
@@ -384,6 +385,36 @@ def test_the_admission_uses_the_last_decision_with_budgets_that_were_reloaded_si
         parts.engine.set_budgets(parts.limits.in_force(time.time(), 1.0))
         request = parts.admission_request(cycle, time.time())
         assert [(one.name, one.scope.kind) for one in request.headrooms] == [("site", "cluster")]
+
+    site().run(story)
+
+
+def test_no_job_is_admitted_after_a_reload_before_the_new_budgets_are_decided(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reservations of licenses would be removed if the only budget has another name after the reload."""
+
+    async def story(s: Site) -> None:
+        await s.step(2)
+        names: list[list[str]] = []
+        parts = s.loop.parts
+        assert parts is not None
+
+        def update(now_s: float, budgets: Sequence[BudgetHeadroom], *others: object) -> AdmissionReport:
+            names.append([one.name for one in budgets])
+            return AdmissionReport()
+
+        monkeypatch.setattr(parts.admission, "update", update)
+        for _ in range(2):
+            parts, cycle = s.loop.parts, s.loop.cycle
+            assert parts is not None and cycle is not None
+            await s.loop._admit(parts, cycle)
+            s.config = configuration.parse(SECTION + SITE.replace("site", "other") + "watts = 2000\n")
+            s.loop.adopt(s.loop.prepare(s.config))
+        await s.step()
+        assert s.loop.parts is not None and s.loop.cycle is not None
+        await s.loop._admit(s.loop.parts, s.loop.cycle)
+        assert names == [["site"], ["other"]]
 
     site().run(story)
 

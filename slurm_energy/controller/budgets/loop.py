@@ -360,6 +360,8 @@ class BudgetLoop:
             raise
 
     async def _admit(self, parts: BudgetParts, cycle: BudgetCycle) -> None:
+        if not parts.are_decided(cycle):
+            return  # jobs would start without regard to the new budgets
         async with self._lock:
             request = await self._in_thread(lambda: parts.admission_request(cycle, time.time()))
         await asyncio.to_thread(parts.admit, request)

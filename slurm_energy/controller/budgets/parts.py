@@ -171,6 +171,10 @@ class BudgetParts:
         self.is_restored = True
         return damaged
 
+    def are_decided(self, cycle: BudgetCycle) -> bool:
+        """Return whether a decision includes all configured budgets. After a reload, the next one does."""
+        return {status.name for status in cycle.budgets}.issuperset(self.limits.names)
+
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
         """Return the input for the decision which jobs may start under the power budgets.
 
