@@ -19,6 +19,7 @@ BUDGET_PREFIX: Final = "senergy_budget"
 """Prefix of the names of the reservations that withhold power from jobs."""
 
 _ITEM: Final = re.compile(r"\s*(?P<name>[^\s:=*@]+)\s*(?:[:=*](?P<count>\d{1,32}))?\s*", re.ASCII)
+_PADDED_ITEM: Final = re.compile(r"\s*(?P<name>[^\s:=*@|()]+)(?:[:=]\s*(?P<count>[+-]?\d+))?\s*", re.ASCII)
 _POOL: Final = re.compile(r"(?:^|\s)(LicenseName|Total|Used|Reserved|Remote)=(\S*)")
 _RESERVATION: Final = re.compile(r"(?:^|\s)(ReservationName|StartTime|EndTime|Licenses|Users)=(\S*)")
 _NO_TIME: Final = 1 << 62
@@ -89,6 +90,23 @@ def split_licenses(text: str, ours: Sequence[str]) -> tuple[list[str], dict[str,
 def join_licenses(others: Sequence[str], counts: Mapping[str, int]) -> str:
     """Return a list of licenses in Slurm's notation: the items of `others`, then NAME:COUNT for `counts`."""
     return ",".join([*others, *(f"{name}:{count}" for name, count in counts.items())])
+
+
+def plain_licenses(text: str) -> str:
+    """Return a list of licenses in its shortest form, with the same counts.
+
+    Slurm accepts blanks, a sign and leading zeros in a count, and the same name several times. Like Slurm,
+    the function takes the lower 32 bits of each count (_build_license_list in src/slurmctld/licenses.c).
+    """
+    others: list[str] = []
+    counts: dict[str, int] = {}
+    for item in re.split(r"[,;]", text):
+        match = _PADDED_ITEM.fullmatch(item)
+        if match is not None:
+            counts[match["name"]] = counts.get(match["name"], 0) + int(match["count"] or 1) % (1 << 32)
+        elif item.strip():
+            others.append(item.strip())
+    return join_licenses(others, counts)
 
 
 def read_license_pools(run: Runner = run_command) -> dict[str, LicensePool]:

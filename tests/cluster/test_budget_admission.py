@@ -354,14 +354,14 @@ def test_components_of_a_heterogeneous_job_get_one_license_together(cluster, bud
     assert read_license_pools()["watts"].used == 400
 
 
-def test_a_long_list_of_licenses_does_not_stop_the_admission_of_other_jobs(cluster, budget, sbatch):
+@pytest.mark.parametrize("matlab", [f"matlab:{'0' * (1024 - len('matlab:1,watts:100'))}1", "matlab: 1"])
+def test_users_cannot_keep_the_watts_of_a_job_from_being_changed(cluster, budget, sbatch, matlab):
+    """The list with the watts of all components would be longer than 1024 characters, or has a blank."""
     budget.update(0.0)
-    matlab = f"matlab:{'0' * (1024 - len('matlab:1,watts:100'))}1"
-    long = sbatch("-n1", "-L", matlab, ":", "-n8", ":", "-n8")  # the first component requests watts:100
-    report = budget.admission.update(time.time(), [_site(700.0)], (), budget.nodes)
-    (problem,) = report.problems
-    assert problem.startswith(f"licenses of job {long}: a list of 1025 characters")
-    assert free_watts(cluster) == 700
+    job = sbatch("-n1", "-L", matlab, ":", "-n8", ":", "-n8")  # the first component requests watts:100
+    budget.update(2000.0)
+    assert licenses(cluster, job) == "matlab:1,watts:1700"
+    assert free_watts(cluster) == 2000
 
 
 @pytest.mark.other_user

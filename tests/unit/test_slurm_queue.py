@@ -552,11 +552,28 @@ def test_a_daemon_with_many_connections_changes_jobs_too(scontrol, many_descript
 
 
 def test_a_list_of_licenses_that_is_not_valid_does_not_keep_other_jobs_from_theirs(scontrol):
-    lists = {1: "watts:1", 2: f"m:{'0' * 1020}1,watts:400", 3: "m:'1',watts:3", 98: "watts:5", 4: "watts:2"}
+    long = ",".join(f"license{number}" for number in range(150))
+    lists = {1: "watts:1", 2: long, 3: "m:'1',watts:3", 98: "watts:5", 4: "watts:2"}
     outcome = scontrol.updater().set_licenses(lists, {job: str(job) for job in lists})
     assert outcome.done == (1, 4) and set(outcome.refused) == {2, 3, 98}
-    assert "1033 characters" in outcome.refused[2]
+    assert f"{len(long) + 2 * 150} characters" in outcome.refused[2]
     assert scontrol.lines == [f"update JobId={job} Licenses={lists[job]}" for job in (1, 98, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (f"m:{'0' * 1020}1,watts:400", "m:1,watts:400"),
+        ("m: 1,watts:3", "m:1,watts:3"),
+        ("m:\n+2;m=\t0003,m,watts:3", "m:6,watts:3"),
+        (f"{'m,' * 600}watts:3", "m:600,watts:3"),
+        (f"x@server:1,m:{'0' * 1020}1", "x@server:1,m:1"),
+        (f"m:4294967298,n:-4294967295,k:{'0' * 1020}0", "m:2,n:1,k:0"),
+    ],
+)
+def test_padded_lists_of_licenses_keep_their_counts(scontrol, text, plain):
+    assert scontrol.updater().set_licenses({1: text}, {1: "1"}).done == (1,)
+    assert scontrol.lines == [f"update JobId=1 Licenses={plain}"]
 
 
 def test_who_is_refused_every_job_does_not_ask_for_all(scontrol):

@@ -22,6 +22,7 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.slurm.command import COMMAND_GATE, TIMEOUT_S, command_environment
+from slurm_energy.slurm.licenses import plain_licenses
 
 SITE_FACTOR_MAX: Final = 2147483645
 """Maximum absolute value of a site factor that scontrol accepts."""
@@ -148,8 +149,9 @@ class JobUpdater:
         """Replace the licenses of pending or running jobs, in the given order.
 
         This process makes the change as an operator, because Slurm permits users to change only the licenses
-        of pending jobs. A list that scontrol would not read as one word is refused. The other jobs are
-        changed nevertheless, because the lists contain texts of users.
+        of pending jobs. The lists contain texts of users. A list that scontrol would not read as one word is
+        written in its shortest form. If this is not possible either, the list is refused, and the other jobs
+        are changed nevertheless.
 
         Args:
             changes: new list of licenses by job id; an empty list removes all licenses.
@@ -158,12 +160,15 @@ class JobUpdater:
         Raises:
             UnavailableError: scontrol is missing or does not answer.
         """
+        texts = {
+            job: text if _WORD.fullmatch(text) else plain_licenses(text) for job, text in changes.items()
+        }
         invalid = {
             job: f"a list of {len(text)} characters is not valid for scontrol"
-            for job, text in changes.items()
+            for job, text in texts.items()
             if not _WORD.fullmatch(text)
         }
-        valid = {job: text for job, text in changes.items() if job not in invalid}
+        valid = {job: text for job, text in texts.items() if job not in invalid}
         commands = [(job, f"update JobId={names[job]} Licenses={text}") for job, text in valid.items()]
         result = self._batch(commands, names=names)
         return replace(result, refused={**invalid, **result.refused})
