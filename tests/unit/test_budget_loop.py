@@ -441,20 +441,21 @@ def test_jobs_are_explained_to_their_owners(
         told = await s.routes.explain({"job_id": "1"}, ALICE)
         assert told["state"] == "running" and told["budget"] == "site"
         assert told["explanation"].startswith("budget 'site' lowers")
-        (detail,) = told["details"]
-        assert detail.startswith("budget 'site' has a limit of 2000 W, of which")
+        assert told["details"][0].startswith("budget 'site' has a limit of 2000 W, of which")
         told = await s.routes.explain({"job_id": "9"}, BOB)
         assert (told["state"], told["budget"]) == ("pending", None)
         assert s.loop.parts is not None
         s.loop.parts.admission_report = AdmissionReport(waiting={9: "it waits for 500 W"})
         told = await s.routes.explain({"job_id": "9"}, BOB)
         assert (told["budget"], told["explanation"]) == ("site", "it waits for 500 W")
+        s.loop.parts.admission_report = AdmissionReport(waiting={9: "40 W are free under budget 'grid'"})
+        assert (await s.routes.explain({"job_id": "9"}, BOB))["budget"] == "grid"
         with pytest.raises(ForbiddenError):
             await s.routes.explain({"job_id": "1"}, BOB)
         with pytest.raises(NotFoundError):
             await s.routes.explain({"job_id": "77"}, OPERATOR)
 
-    site().run(story)
+    site(SECTION + SITE + "watts = 2000\n" + SITE.replace("site", "grid") + "watts = 9000\n").run(story)
 
 
 def test_power_over_time_is_stored(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,12 +315,14 @@ class BudgetRoutes:
 def _delaying_budget(loop: BudgetLoop, waiting: str | None) -> str | None:
     """Return the name of the budget that delays the start of a pending job.
 
-    This is the budget of the whole cluster. None is returned if the job does not wait for power.
+    This is the budget that the sentence names, otherwise the first one of the whole cluster. None is returned
+    if the job does not wait for power.
     """
     if not waiting or loop.parts is None:
         return None
     limits = loop.parts.limits
-    return next((name for name in limits.names if limits.table(name).cluster), None)
+    named = (name for name in limits.names if f"budget '{name}'" in waiting)
+    return next(named, next((name for name in limits.names if limits.table(name).cluster), None))
 
 
 def _refuse_too_low(name: str, watts: float, status: BudgetStatus | None) -> None:
