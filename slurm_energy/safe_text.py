@@ -33,6 +33,18 @@ def encodable(text: str, encoding: str | None) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
+def is_storable(text: str) -> bool:
+    """Return whether databases can store a text: UTF-8 can represent it, and it contains no NUL.
+
+    Command lines and JSON may contain lone surrogates, which UTF-8 cannot represent.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
 def display_width(text: str) -> int:
     """Return how many columns a text takes on a terminal.
 

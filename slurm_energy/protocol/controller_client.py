@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.errors import EnergyError, UnavailableError, UsageError
 from slurm_energy.protocol.controller_endpoint import (
     ActiveControllerError,
     ControllerEndpoint,
@@ -22,6 +22,8 @@ from slurm_energy.protocol.controller_endpoint import (
     NotListeningError,
     RefusedCredentialError,
 )
+from slurm_energy.quantities import shown
+from slurm_energy.safe_text import is_storable
 
 DEFAULT_CONTROLLER_USERS: Final = ("root", "slurm")
 MAX_RESPONSE_BYTES: Final = 4 << 30
@@ -92,6 +94,9 @@ class ControllerClient:
                 the response does not prove that senergyctld made it (ProofError).
             ForbiddenError, NotFoundError, UsageError: errors from the controller, with its message.
         """
+        for name, value in (params or {}).items():
+            if not is_storable(value):
+                raise UsageError(f"{name}: '{shown(value)}' is not text in UTF-8")
         query = f"?{urlencode(params)}" if params else ""
         if len(path) + len(query) > _MAX_TARGET_BYTES:
             return self.post(f"{path}/search", dict(params or {}))

@@ -687,6 +687,10 @@ def test_bad_requests(controller):
             ("/v1/jobs/x", "'x' is not a job id"),
         ]:
             assert refused(await c.get(target), 400, 2, word)
+        for name in ("\ud800", "a\0b"):
+            answer = await c.post({"account": name}, uid=ALICE, target="/v1/records/search")
+            assert refused(answer, 400, 2, "a parameter is not text")
+        assert refused(await c.get("/v1/records?node=%00"), 400, 2, "a parameter is not text")
         assert refused(await c.get("/v1/jobs/5"), 404, 6, "job 5", "no energy record")
         assert refused(await c.get("/v1/jobs/5_1"), 404, 6, "a little later")
         assert refused(await c.get("/v2/anything"), 404, 6, "/v2/anything")

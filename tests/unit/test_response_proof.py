@@ -200,6 +200,14 @@ def test_long_parameters_go_in_the_body(monkeypatch):
     assert second == ("GET", "/v1/records?job=1%2C2", None)
 
 
+@pytest.mark.parametrize("value", ["\udcff", "\ud800" * 5000, "a\0b"])
+def test_parameters_that_are_not_text_are_refused_before_the_request(monkeypatch, value):
+    asked, connection = ask(monkeypatch, 200, lambda credential: sealed({}, credential))
+    with pytest.raises(UsageError, match=r"account: '.*' is not text in UTF-8"):
+        asked.get("/v1/records", {"account": value})
+    assert connection.asked == []
+
+
 def test_a_connection_that_is_broken_off_is_tried_again(monkeypatch):
     monkeypatch.setattr(controller_endpoint, "_RETRY_PAUSES_S", (0.0, 0.0, 0.0))
     failures = [ConnectionResetError(104, "reset"), http.client.RemoteDisconnected("gone"), BrokenPipeError()]

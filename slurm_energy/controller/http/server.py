@@ -64,6 +64,7 @@ from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_BYTES, RUNNIN
 from slurm_energy.protocol.observation_requests import OBSERVATION_ROUTE
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
 from slurm_energy.protocol.untuned_runs import UNTUNED_PATH
+from slurm_energy.safe_text import is_storable
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.tuning.group.messages import GROUP_PATH
 
@@ -361,10 +362,12 @@ async def _query(request: web.Request, body: bytes) -> dict[str, str]:
         query = await asyncio.to_thread(read_object, body)
         if not all(isinstance(value, str) for value in query.values()):
             raise UsageError("a parameter is not a string")
-        return query
-    query = dict(request.query)
-    if len(query) != len(request.query):
-        raise UsageError("a parameter is given twice", todo="write values as a comma list")
+    else:
+        query = dict(request.query)
+        if len(query) != len(request.query):
+            raise UsageError("a parameter is given twice", todo="write values as a comma list")
+    if not all(is_storable(value) for value in query.values()):
+        raise UsageError("a parameter is not text")
     return query
 
 
