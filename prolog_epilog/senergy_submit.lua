@@ -443,12 +443,17 @@ local function examine(job_desc)
         slurm.log_error("%s", "senergy_submit: " .. unusable .. ": only the form of values is checked")
     end
     local user = job_desc.user_name or "" -- the job's owner, also if root submits for another user
-    local rules = parse_rules(text, user)
+    local rules, given = parse_rules(text, user), {}
     for _, item in ipairs(values) do
         local problem = item.flag[2](item.value, rules, user)
+        -- The node would use one of two values, and the prediction of the job the other one.
+        if not problem and (given[item.name] or item.value) ~= item.value then
+            problem = "given twice, as " .. shown(given[item.name]) .. " and " .. shown(item.value)
+        end
         if problem then
             return item.flag[1] .. ": " .. problem
         end
+        given[item.name] = item.value
     end
     return contradiction(values, rules), values, rules
 end

@@ -240,6 +240,20 @@ def test_every_entry_counts_also_repeated_ones(lua):
     assert lines[4] == "0"
 
 
+def test_a_flag_may_not_have_two_values(lua):
+    """A client that uses Slurm's library may give a flag twice.
+
+    The node and the prediction of the job could use different values.
+    """
+    chunk = """
+        print(check({ user_id = 1, spank_job_env = { [0] = "ENERGY_CAP=200", "SPANK_ENERGY_CAP=5000" } }, 1))
+        print(check({ user_id = 1, spank_job_env = { [0] = "ENERGY_CAP=200", "SPANK_ENERGY_CAP=200" } }, 1))
+    """
+    refusal, *codes = run_lua(lua, chunk)
+    assert re.fullmatch(r"user\t--energy-cap: given twice, as '(200|5000)' and '(200|5000)'", refusal)
+    assert codes == ["-1", "0"]
+
+
 def together(lua, *asked, policy_file="/nonexistent/policies"):
     """Submit several jobs to the Lua check, all in one Lua process.
 
