@@ -45,7 +45,8 @@ def requested_watts(
     queue: QueueColumns,
     powers: Mapping[str, PartitionPower],
     predicted_watts: Floats,
-    max_watts: Floats,
+    node_caps: Floats,
+    gpu_caps: Floats,
 ) -> Ints:
     """Return the power that the start of each job adds above idle, shape (n,).
 
@@ -56,7 +57,8 @@ def requested_watts(
         powers: power of each partition, including the key `ANY_PARTITION`.
         predicted_watts: upper quantile of the predicted power of the whole job, including idle power; NaN
             means unknown.
-        max_watts: maximum power of the whole job under the job's power caps; infinity without a cap.
+        node_caps: cap on the power of each node of the job; infinity without a cap.
+        gpu_caps: cap on the power of each GPU of the job; infinity without a cap.
     """
     watts = np.empty(queue.count, np.int64)
     fallback = powers[ANY_PARTITION]
@@ -67,9 +69,14 @@ def requested_watts(
         # A waiting job of whole nodes shows only the CPUs that it requested; its runs measured whole nodes.
         whole = not math.isnan(predicted)
         limit = max(
-            power.job_watts(nodes, cpus, gpus, queue.gpu_kind[row], exclusive=whole) for power in rows
+            power.job_watts(
+                *(nodes, cpus, gpus, queue.gpu_kind[row]),
+                exclusive=whole,
+                gpu_cap_watts=float(gpu_caps[row]),
+            )
+            for power in rows
         )
-        limit = min(limit, float(max_watts[row]))
+        limit = min(limit, float(node_caps[row]) * max(nodes, 1))
         watts[row] = _count(limit if math.isnan(predicted) else min(predicted, limit))
     return watts
 

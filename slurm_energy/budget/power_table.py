@@ -104,7 +104,16 @@ class PartitionPower:
     package_model: str = ""
     gpu_model: str = ""
 
-    def job_watts(self, nodes: int, cpus: int, gpus: int, gpu_kind: str = "", *, exclusive: bool) -> float:
+    def job_watts(
+        self,
+        nodes: int,
+        cpus: int,
+        gpus: int,
+        gpu_kind: str = "",
+        *,
+        exclusive: bool,
+        gpu_cap_watts: float = math.inf,
+    ) -> float:
         """Return the maximum power in watts that a job can add to the idle power of its nodes.
 
         Args:
@@ -113,11 +122,13 @@ class PartitionPower:
             gpus: number of GPUs on all nodes together.
             gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
             exclusive: whether the job requests whole nodes.
+            gpu_cap_watts: cap on the power of each GPU of the job.
         """
-        each_gpu = self.gpu_kinds.get(gpu_kind, self.gpu_watts)
+        each_gpu = min(self.gpu_kinds.get(gpu_kind, self.gpu_watts), gpu_cap_watts)
         if exclusive or self.is_exclusive:
             nodes = self.node_count(nodes, cpus)
-            return nodes * self.node_watts + max(nodes * self.gpus * self.gpu_watts, gpus * each_gpu)
+            any_gpu = min(self.gpu_watts, gpu_cap_watts)
+            return nodes * self.node_watts + max(nodes * self.gpus * any_gpu, gpus * each_gpu)
         return max(cpus, nodes) * self.cpu_watts + gpus * each_gpu
 
     def node_count(self, nodes: int, cpus: int) -> int:

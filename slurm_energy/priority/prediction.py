@@ -196,8 +196,10 @@ class QueuePredictor:
             guarded.misprediction,
         )
 
-    def predict_power_quantile(self, queue: QueueColumns, quantiles: PowerQuantiles) -> tuple[Floats, Floats]:
-        """Return an upper quantile of each job's watts, and the job's maximum watts under power caps.
+    def predict_power_quantile(
+        self, queue: QueueColumns, quantiles: PowerQuantiles
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return an upper quantile of each job's watts, and the job's power caps.
 
         Only runs of the same user count. Otherwise one user could lower the predictions for another user by
         running cheap jobs.
@@ -207,16 +209,21 @@ class QueuePredictor:
             quantiles: function that predicts a quantile of the watts of jobs from measured runs.
 
         Returns:
-            Quantile (NaN means unknown) and maximum (infinity without a cap) in watts, shape (n,) each.
+            Quantile of the whole job (NaN means unknown), cap per node and cap per GPU (infinity without a
+            cap) in watts, shape (n,) each.
         """
         requests = self._request_columns(queue, None, None, None)
         requests.pop("model")
-        max_watts = _max_watts(requests)
+        node_caps, gpu_caps = (
+            np.array([np.inf if watts is None else watts for watts in requests[name]], np.float64)
+            for name in ("cap_watts", "gpu_cap_watts")
+        )
         if not queue.count:
-            return np.empty(0), max_watts
+            return np.empty(0), node_caps, gpu_caps
         watts, level = quantiles(_similarity_columns(requests))
         is_valid = (level >= 0) & (level <= USER_LEVEL) & (watts > 0) & (watts <= _MAX_FIGURE)
-        return np.where(is_valid, np.minimum(watts, max_watts), np.nan), max_watts
+        watts = np.minimum(watts, node_caps * np.maximum(queue.nodes, 1))
+        return np.where(is_valid, watts, np.nan), node_caps, gpu_caps
 
     def slowdown_limits(self, queue: QueueColumns) -> Floats:
         """Return the accepted slowdown of each job as a fraction; NaN means no limit. Shape (n,)."""

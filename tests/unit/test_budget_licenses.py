@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
+from slurm_energy import config as configuration
 from slurm_energy.budget.job_licenses import (
     feasible_watts,
     kept_watts,
@@ -30,6 +31,8 @@ from slurm_energy.budget.power_table import (
 )
 from slurm_energy.controller.budgets.partition_hardware import PartitionHardware
 from slurm_energy.errors import UnavailableError
+from slurm_energy.oracle.history.similarity import USER_LEVEL
+from slurm_energy.priority.prediction import QueuePredictor
 from slurm_energy.slurm.licenses import (
     MAX_COUNT,
     LicenseReservation,
@@ -449,8 +452,18 @@ def test_the_first_component_holds_the_licenses_of_all() -> None:
 
 def test_predictions_replace_the_table_but_never_exceed_the_power_of_whole_nodes() -> None:
     queue = _queue("", "", "", nodes=[1, 1, 2], cpus=[64, 64, 4], gpus=[0, 0, 2], gpu_kind=["", "", "a100"])
-    watts = requested_watts(queue, POWERS, np.array([200.0, 9e9, np.nan]), np.array([np.inf, np.inf, 300.0]))
+    caps = np.array([np.inf, np.inf, 150.0]), np.full(3, np.inf)
+    watts = requested_watts(queue, POWERS, np.array([200.0, 9e9, np.nan]), *caps)
     assert watts.tolist() == [136, 10240, 300]
+
+
+@pytest.mark.parametrize(("predicted", "watts"), [(500.0, 436), (200.0, 136), (np.nan, 840)])
+def test_a_cap_of_gpus_does_not_limit_the_processors_of_a_job(predicted: float, watts: int) -> None:
+    queue = _queue("", cpus=[64], gpus=[1], flags=[{"ENERGY_GPU_CAP": "200"}], partition=["cpu"])
+    quantile = np.array([predicted]), np.array([USER_LEVEL])
+    predictor = QueuePredictor(configuration.parse('[cluster]\nname = "c1"'))
+    quantiles, *caps = predictor.predict_power_quantile(queue, lambda _: quantile)
+    assert requested_watts(queue, POWERS, quantiles, *caps).tolist() == [watts]
 
 
 def test_a_job_larger_than_the_budget_starts_with_less_unless_its_slowdown_is_limited() -> None:

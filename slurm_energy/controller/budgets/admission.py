@@ -245,8 +245,9 @@ class BudgetAdmission:
         start if less power is available.
         """
         quantiles = self._quantiles()
-        watts, max_watts = self._predictor.predict_power_quantile(queue, quantiles)
-        full, predicted = requested_watts(queue, powers, watts, max_watts), (~np.isnan(watts)).tolist()
+        watts, node_caps, gpu_caps = self._predictor.predict_power_quantile(queue, quantiles)
+        full = requested_watts(queue, powers, watts, node_caps, gpu_caps)
+        predicted = (~np.isnan(watts)).tolist()
         limits = self._predictor.slowdown_limits(queue)
         power = pending_power(queue, full, predicted, powers, limits, floor_percent, self._curves)
         self.programs = power.programs
