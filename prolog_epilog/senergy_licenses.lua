@@ -341,12 +341,18 @@ local function partition_watts(job, power, caps, nodes)
         watts = job.may_be_exclusive and math.max(watts, whole) or whole
         gpus[#gpus + 1] = { count = 0, all = nodes * (power.gpus or 0) }
     end
-    local gpu_cap, gpu_watts, all_watts = caps.ENERGY_GPU_CAP or math.huge, 0, 0
+    -- Devices without a power limit keep no cap, and no device can be limited below its lowest limit.
+    local least, gpu_least = power.least or math.huge, power.gpuleast or math.huge
+    local gpu_cap, gpu_watts, all_watts = math.max(caps.ENERGY_GPU_CAP or math.huge, gpu_least), 0, 0
     for _, one in ipairs(gpus) do
         local each = math.min(one.kind and power.gpu_kinds[one.kind] or power.gpu or 0, gpu_cap)
         gpu_watts, all_watts = gpu_watts + one.count * each, math.max(all_watts, (one.all or 0) * each)
     end
-    return math.min(watts + math.max(gpu_watts, all_watts), (caps.ENERGY_CAP or math.huge) * nodes)
+    if gpu_watts + all_watts > 0 and (power.gpus or 0) > 0 then
+        least = least + power.gpus * gpu_least
+    end
+    local cap = math.max(caps.ENERGY_CAP or math.huge, least)
+    return math.min(watts + math.max(gpu_watts, all_watts), cap * nodes)
 end
 
 -- Returns the license in watts of a job; the maximum of the site if the number of its nodes is not known.

@@ -41,6 +41,33 @@ class LicenseChange:
     licenses: str
 
 
+def kept_caps(
+    queue: QueueColumns, powers: Mapping[str, PartitionPower], node_caps: Floats, gpu_caps: Floats
+) -> tuple[Floats, Floats]:
+    """Return the power caps of each job as far as the devices of its partitions can keep them.
+
+    Without this correction, a cap below the lowest power limits would reduce the licenses of a job, but not
+    its power.
+
+    Args:
+        queue: n jobs of Slurm's queue.
+        powers: power of each partition, including the key `ANY_PARTITION`.
+        node_caps: requested cap per node, shape (n,); infinity without a cap.
+        gpu_caps: requested cap per GPU, shape (n,); infinity without a cap.
+
+    Returns:
+        Cap per node and cap per GPU, shape (n,) each. A job in several partitions has the highest caps.
+    """
+    node_caps, gpu_caps, fallback = node_caps.copy(), gpu_caps.copy(), powers[ANY_PARTITION]
+    for row in np.flatnonzero(np.isfinite(node_caps) | np.isfinite(gpu_caps)).tolist():
+        requested = float(node_caps[row]), float(gpu_caps[row])
+        rows = [powers.get(name, fallback) for name in queue.partition[row].split(",")]
+        has_gpus = bool(queue.gpus[row] or queue.held_cpus[row])
+        kept = [power.kept_caps(*requested, has_gpus=has_gpus or power.is_exclusive) for power in rows]
+        node_caps[row], gpu_caps[row] = (max(caps) for caps in zip(*kept, strict=True))
+    return node_caps, gpu_caps
+
+
 def requested_watts(
     queue: QueueColumns,
     powers: Mapping[str, PartitionPower],
@@ -57,8 +84,8 @@ def requested_watts(
         powers: power of each partition, including the key `ANY_PARTITION`.
         predicted_watts: upper quantile of the predicted power of the whole job, including idle power; NaN
             means unknown.
-        node_caps: cap on the power of each node of the job; infinity without a cap.
-        gpu_caps: cap on the power of each GPU of the job; infinity without a cap.
+        node_caps: cap on the power of each node of the job, from `kept_caps`; infinity without a cap.
+        gpu_caps: cap on the power of each GPU of the job, from `kept_caps`; infinity without a cap.
     """
     watts = np.empty(queue.count, np.int64)
     fallback = powers[ANY_PARTITION]

@@ -131,6 +131,23 @@ class PartitionPower:
             return nodes * self.node_watts + max(nodes * self.gpus * any_gpu, gpus * each_gpu)
         return max(cpus, nodes) * self.cpu_watts + gpus * each_gpu
 
+    def kept_caps(self, node_cap: float, gpu_cap: float, *, has_gpus: bool) -> tuple[float, float]:
+        """Return the power caps of a job, per node and per GPU, as far as the devices can keep them.
+
+        A device draws up to its minimum power limit under any lower cap. A device without a power limit may
+        draw its full power under any cap. Infinity means that there is no cap.
+
+        Args:
+            node_cap: requested cap per node in watts.
+            gpu_cap: requested cap per GPU in watts.
+            has_gpus: whether the job may use GPUs.
+        """
+        least_gpu = math.inf if self.gpu_min_watts is None else self.gpu_min_watts
+        least_node = math.inf if self.node_min_watts is None else self.node_min_watts
+        if has_gpus and self.gpus:
+            least_node += self.gpus * least_gpu
+        return max(node_cap, least_node), max(gpu_cap, least_gpu)
+
     def node_count(self, nodes: int, cpus: int) -> int:
         """Return the minimum number of nodes that a job needs."""
         return max(nodes, math.ceil(cpus / max(self.cpus, 1)), 1)
@@ -241,6 +258,8 @@ def table_lines(powers: Mapping[str, PartitionPower]) -> list[str]:
             f"gpu={power.gpu_watts:.3f}",
             f"gpus={power.gpus}",
         ]
+        words += [f"least={power.node_min_watts:.3f}"] if power.node_min_watts is not None else []
+        words += [f"gpuleast={power.gpu_min_watts:.3f}"] if power.gpu_min_watts is not None else []
         words += ["exclusive"] * power.is_exclusive + ["default"] * power.is_default
         lines.append(" ".join(words))
         lines += [

@@ -7,6 +7,7 @@ predictor is queried for which job, and which prediction is used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -196,10 +197,17 @@ class QueuePredictor:
             guarded.misprediction,
         )
 
+    def power_caps(self, queue: QueueColumns) -> tuple[Floats, Floats]:
+        """Return the power caps of each job per node and per GPU in watts; infinity means no cap."""
+        requests = self._requests_of_all(queue)
+        caps = [(one.cap_watts or math.inf, one.gpu_cap_watts or math.inf) for one in requests]
+        node_caps, gpu_caps = np.array(caps, np.float64).reshape(-1, 2).T
+        return node_caps, gpu_caps
+
     def predict_power_quantile(
-        self, queue: QueueColumns, quantiles: PowerQuantiles
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return an upper quantile of each job's watts, and the job's power caps.
+        self, queue: QueueColumns, quantiles: PowerQuantiles, node_caps: Floats, gpu_caps: Floats
+    ) -> Floats:
+        """Return an upper quantile of each job's watts under power caps, shape (n,); NaN means unknown.
 
         Only runs of the same user count. Otherwise one user could lower the predictions for another user by
         running cheap jobs.
@@ -207,28 +215,21 @@ class QueuePredictor:
         Args:
             queue: the jobs.
             quantiles: function that predicts a quantile of the watts of jobs from measured runs.
-
-        Returns:
-            Quantile of the whole job (NaN means unknown), cap per node and cap per GPU (infinity without a
-            cap) in watts, shape (n,) each.
+            node_caps: cap of each job per node as `power_caps` returns it, or a higher one, shape (n,).
+            gpu_caps: the same per GPU.
         """
-        requests = self._request_columns(queue, None, None, None)
-        requests.pop("model")
-        node_caps, gpu_caps = (
-            np.array([np.inf if watts is None else watts for watts in requests[name]], np.float64)
-            for name in ("cap_watts", "gpu_cap_watts")
-        )
         if not queue.count:
-            return np.empty(0), node_caps, gpu_caps
+            return np.empty(0)
+        requests = self._request_columns(queue, None, None, None)
+        for name, caps in (("cap_watts", node_caps), ("gpu_cap_watts", gpu_caps)):
+            requests[name] = [cap if cap < math.inf else None for cap in caps.tolist()]
         watts, level = quantiles(_similarity_columns(requests))
         is_valid = (level >= 0) & (level <= USER_LEVEL) & (watts > 0) & (watts <= _MAX_FIGURE)
-        watts = np.minimum(watts, node_caps * np.maximum(queue.nodes, 1))
-        return np.where(is_valid, watts, np.nan), node_caps, gpu_caps
+        return np.where(is_valid, np.minimum(watts, node_caps * np.maximum(queue.nodes, 1)), np.nan)
 
     def slowdown_limits(self, queue: QueueColumns) -> Floats:
         """Return the accepted slowdown of each job as a fraction; NaN means no limit. Shape (n,)."""
-        partitions = [partition.partition(",")[0] for partition in queue.partition]
-        limits = [one.slowdown_limit for one in self._requests_of(queue.flags, queue.user, partitions)]
+        limits = [one.slowdown_limit for one in self._requests_of_all(queue)]
         return np.array([np.nan if limit is None else limit for limit in limits], np.float64)
 
     def _from_history(
@@ -300,6 +301,10 @@ class QueuePredictor:
             "memory_mib": queue.memory_mib[at].tolist(),
             "model": [request.model for request in requests],
         }
+
+    def _requests_of_all(self, queue: QueueColumns) -> list[PolicyRequest]:
+        partitions = [partition.partition(",")[0] for partition in queue.partition]
+        return self._requests_of(queue.flags, queue.user, partitions)
 
     def _requests_of(
         self, flags: Iterable[Mapping[str, str]], users: Iterable[str], partitions: Iterable[str]

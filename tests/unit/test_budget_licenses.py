@@ -4,9 +4,10 @@ The tests cover the parsing of license lists, the power of jobs in the Lua and P
 licenses of pending and running jobs, and license reservations.
 """
 
+import math
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from property_examples import examples
 from slurm_energy import config as configuration
 from slurm_energy.budget.job_licenses import (
     feasible_watts,
+    kept_caps,
     kept_watts,
     license_changes,
     requested_watts,
@@ -41,15 +43,18 @@ from slurm_energy.slurm.licenses import (
     read_license_pools,
     split_licenses,
 )
-from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
+from slurm_energy.slurm.queue.columns import PENDING, RUNNING, Floats, Ints, QueueColumns, queue_columns
 
 MODULES = Path(__file__).resolve().parents[2] / "prolog_epilog"
 INTERPRETERS = [name for name in ("lua5.4", "lua5.1") if shutil.which(name)]
+A100 = NodePowerRange(160.0, 350.0, 32.0, 50.0, 40.0, 100.0)
+H100 = NodePowerRange(160.0, 600.0, 32.0, 70.0, 40.0, 200.0)
 NODES = [
-    PartitionNode(frozenset({"cpu"}), 64, {}, NodePowerRange(320.0, package_idle_watts=64.0)),
-    PartitionNode(frozenset({"gpu", "whole"}), 32, {"a100": 4}, NodePowerRange(160.0, 350.0, 32.0, 50.0)),
-    PartitionNode(frozenset({"gpu"}), 32, {"h100": 8}, NodePowerRange(160.0, 600.0, 32.0, 70.0)),
+    PartitionNode(frozenset({"cpu"}), 64, {}, NodePowerRange(320.0, 0.0, 64.0, package_min_watts=80.0)),
+    PartitionNode(frozenset({"gpu", "whole"}), 32, {"a100": 4}, A100),
+    PartitionNode(frozenset({"gpu"}), 32, {"h100": 8}, H100),
     PartitionNode(frozenset({"gpu"}), 32, {"h100": 8}, None),
+    PartitionNode(frozenset({"unlimited"}), 64, {"mi": 1}, NodePowerRange(320.0, 500.0, 64.0, 50.0)),
 ]
 POWERS = partition_powers(NODES, exclusive=["whole"], default="cpu")
 RULES = ["license watts 100000", "license-users 0 77", "license-scope watts_p account physics"]
@@ -118,6 +123,7 @@ def test_the_power_table_has_the_largest_node_of_each_partition() -> None:
         "cpu": "10 320 64 600 0",
         "gpu": "10 160 32 600 8",
         "whole": "10 160 32 350 4",
+        "unlimited": "10 320 64 500 1",
     }
     assert POWERS["gpu"].gpu_kinds == {"a100": 350.0, "h100": 600.0}
     assert (POWERS["gpu"].idle_cpu_watts, POWERS["gpu"].idle_gpu_watts) == (1.0, 50.0)
@@ -201,6 +207,18 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
         (
             "tres_per_job = 'gpu:2', partition = 'gpu', spank_job_env = { 'SPANK_ENERGY_GPU_CAP=0.2kW' }",
             "watts:410",
+        ),
+        ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=10' }", "watts:80"),
+        ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=10' }, min_nodes = 2, max_nodes = 2", "watts:160"),
+        (
+            "tres_per_job = 'gpu:2', partition = 'gpu', spank_job_env = { 'SPANK_ENERGY_GPU_CAP=10' }",
+            "watts:410",
+        ),
+        ("partition = 'whole', spank_job_env = { 'ENERGY_CAP=10' }", "watts:440"),
+        ("min_cpus = 64, partition = 'unlimited', spank_job_env = { 'ENERGY_CAP=10' }", "watts:640"),
+        (
+            "tres_per_job = 'gpu:1', partition = 'unlimited', spank_job_env = { 'ENERGY_GPU_CAP=10' }",
+            "watts:510",
         ),
         ("het_job_offset = 1, licenses = 'watts:5'", ""),
         ("het_job_offset = 1", "nil"),
@@ -457,13 +475,37 @@ def test_predictions_replace_the_table_but_never_exceed_the_power_of_whole_nodes
     assert watts.tolist() == [136, 10240, 300]
 
 
-@pytest.mark.parametrize(("predicted", "watts"), [(500.0, 436), (200.0, 136), (np.nan, 840)])
-def test_a_cap_of_gpus_does_not_limit_the_processors_of_a_job(predicted: float, watts: int) -> None:
-    queue = _queue("", cpus=[64], gpus=[1], flags=[{"ENERGY_GPU_CAP": "200"}], partition=["cpu"])
-    quantile = np.array([predicted]), np.array([USER_LEVEL])
+@pytest.mark.parametrize(
+    ("partition", "cpus", "gpus", "flag", "predicted", "watts"),
+    [
+        ("gpu", 32, 1, "ENERGY_GPU_CAP=300", 400.0, 318),
+        ("gpu", 32, 1, "ENERGY_GPU_CAP=300", np.nan, 620),
+        ("gpu", 32, 1, "ENERGY_GPU_CAP=100", np.nan, 520),
+        ("unlimited", 64, 1, "ENERGY_GPU_CAP=100", np.nan, 1140),
+        ("cpu", 64, 0, "ENERGY_CAP=100", 1000.0, 36),
+        ("cpu", 64, 0, "ENERGY_CAP=100", np.nan, 100),
+        ("whole", 1, 0, "ENERGY_CAP=100", np.nan, 440),
+        ("unlimited", 64, 0, "ENERGY_CAP=100", 300.0, 236),
+        ("unlimited", 64, 0, "ENERGY_CAP=100", np.nan, 640),
+        ("cpu,unlimited", 64, 0, "ENERGY_CAP=100", np.nan, 640),
+    ],
+)
+def test_caps_count_as_far_as_the_devices_keep_them(
+    partition: str, cpus: int, gpus: int, flag: str, predicted: float, watts: int
+) -> None:
+    name, value = flag.split("=")
+    queue = _queue("", cpus=[cpus], gpus=[gpus], flags=[{name: value}], partition=[partition])
     predictor = QueuePredictor(configuration.parse('[cluster]\nname = "c1"'))
-    quantiles, *caps = predictor.predict_power_quantile(queue, lambda _: quantile)
-    assert requested_watts(queue, POWERS, quantiles, *caps).tolist() == [watts]
+    caps = kept_caps(queue, POWERS, *predictor.power_caps(queue))
+    asked: list[object] = []
+
+    def quantiles(columns: Mapping[str, Sequence[object]]) -> tuple[Floats, Ints]:
+        asked.extend([*columns["cap_watts"], *columns["gpu_cap_watts"]])
+        return np.array([predicted]), np.array([USER_LEVEL])
+
+    quantile = predictor.predict_power_quantile(queue, quantiles, *caps)
+    assert requested_watts(queue, POWERS, quantile, *caps).tolist() == [watts]
+    assert [math.inf if cap is None else cap for cap in asked] == [float(cap[0]) for cap in caps]
 
 
 def test_a_job_larger_than_the_budget_starts_with_less_unless_its_slowdown_is_limited() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from slurm_energy.budget.job_licenses import (
     MIN_SHARE,
+    kept_caps,
     kept_watts,
     license_changes,
     requested_watts,
@@ -244,9 +245,9 @@ class BudgetAdmission:
         this power is predicted from measured runs. The third value is the minimum power: the job does not
         start if less power is available.
         """
-        quantiles = self._quantiles()
-        watts, node_caps, gpu_caps = self._predictor.predict_power_quantile(queue, quantiles)
-        full = requested_watts(queue, powers, watts, node_caps, gpu_caps)
+        caps = kept_caps(queue, powers, *self._predictor.power_caps(queue))
+        watts = self._predictor.predict_power_quantile(queue, self._quantiles(), *caps)
+        full = requested_watts(queue, powers, watts, *caps)
         predicted = (~np.isnan(watts)).tolist()
         limits = self._predictor.slowdown_limits(queue)
         power = pending_power(queue, full, predicted, powers, limits, floor_percent, self._curves)
