@@ -330,12 +330,14 @@ local function partition_watts(job, power, caps, nodes)
     local cpus = math.max(number(job, "min_cpus") or 1, tasks * (number(job, "cpus_per_task") or 1))
     cpus = math.max(cpus, nodes * (number(job, "pn_min_cpus") or 1), gpu_count(gpus) * per_gpu)
     local watts, top = cpus * (power.cpu or 0), number(job, "max_nodes")
-    if top and top > 0 and top < MAX_NODES then
+    local is_limited = top and top > 0 and top < MAX_NODES
+    if is_limited then
         watts = math.min(watts, nodes * (power.node or watts))
-    end
-    if not (top and top > 0 and top < MAX_NODES) then
+    else
         nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
     end
+    -- Slurm may spread a job without a maximum of nodes over one node per task or GPU. Each node has its own cap.
+    local capped_nodes = is_limited and nodes or math.max(nodes, tasks, gpu_count(gpus))
     if power.exclusive or is_exclusive(job) or job.may_be_exclusive then
         local whole = nodes * (power.node or 0)
         watts = job.may_be_exclusive and math.max(watts, whole) or whole
@@ -352,7 +354,7 @@ local function partition_watts(job, power, caps, nodes)
         least = least + power.gpus * gpu_least
     end
     local cap = math.max(caps.ENERGY_CAP or math.huge, least)
-    return math.min(watts + math.max(gpu_watts, all_watts), cap * nodes)
+    return math.min(watts + math.max(gpu_watts, all_watts), cap * capped_nodes)
 end
 
 -- Returns the license in watts of a job; the maximum of the site if the number of its nodes is not known.

@@ -210,6 +210,11 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
         ),
         ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=10' }", "watts:80"),
         ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=10' }, min_nodes = 2, max_nodes = 2", "watts:160"),
+        ("num_tasks = 4, cpus_per_task = 16, spank_job_env = { 'ENERGY_CAP=100' }", "watts:400"),
+        (
+            "tres_per_job = 'gpu:4', partition = 'whole', spank_job_env = { 'ENERGY_CAP=450' }",
+            "watts:1560",
+        ),
         (
             "tres_per_job = 'gpu:2', partition = 'gpu', spank_job_env = { 'SPANK_ENERGY_GPU_CAP=10' }",
             "watts:410",
