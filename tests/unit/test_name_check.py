@@ -12,6 +12,7 @@ from store_examples import NOW, item, job
 from test_controller import BOB, Controller, refused
 
 from slurm_energy.accounting.records import job_facts
+from slurm_energy.controller.http import name_check
 from slurm_energy.controller.http.name_check import NameCheck
 from slurm_energy.errors import UnavailableError
 
@@ -89,6 +90,19 @@ def test_known_names_without_records_give_an_empty_table(controller):
             status, answer = await c.get(f"/v1/records?{query}")
             assert (status, len(answer.get("records", answer))) == (200, count), (query, answer)
         return True
+
+    assert controller.session(story)
+
+
+@pytest.mark.parametrize("kind", ["account", "partition"])
+def test_the_search_for_many_names_has_a_time_limit(controller, monkeypatch, kind):
+    monkeypatch.setattr(name_check, "_QUERY_TIMEOUT_S", -1.0)
+    names = ",".join(f"name{number}" for number in range(5000))
+
+    async def story(c):
+        await with_jobs(c)
+        answer = await c.post({kind: names}, uid=BOB, target="/v1/records/search")
+        return refused(answer, 503, 4, "query: it takes longer")
 
     assert controller.session(story)
 

@@ -23,6 +23,8 @@ from slurm_energy.spelling import suggestion
 
 _MAX_AGE_S: Final = 60.0
 _TIMEOUT_S: Final = 5.0
+_QUERY_TIMEOUT_S: Final = 20.0
+"""Time limit of the search for names in the records, because one query may name thousands of partitions."""
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +58,10 @@ class NameCheck:
 
         Raises:
             NotFoundError: an account or partition is unknown. The error names the first unknown name.
+            UnavailableError: the database refused, or the search takes too long.
         """
         if accounts:
-            recorded = await self._store.read(record_queries.recorded_names, "account", accounts)
+            recorded = await self._recorded_names("account", accounts)
             missing = [name for name in accounts if name not in recorded]
             await self._refuse(missing, "account", recorded)
         if partitions:
@@ -79,10 +82,13 @@ class NameCheck:
             return
         missing = [name for name in names if name not in slurm_names]
         if missing and not recorded:
-            recorded = await self._store.read(record_queries.recorded_names, kind, missing)
+            recorded = await self._recorded_names(kind, missing)
         for name in missing:
             if name not in recorded:
                 raise await asyncio.to_thread(_unknown_name, kind, name, slurm_names | recorded)
+
+    async def _recorded_names(self, kind: str, names: Collection[str]) -> frozenset[str]:
+        return await self._store.read_within(_QUERY_TIMEOUT_S, record_queries.recorded_names, kind, names)
 
     async def _slurm_names(self, kind: str) -> frozenset[str] | None:
         """Return all account names or all partition names that Slurm knows, at most a minute old.
