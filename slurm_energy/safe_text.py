@@ -71,3 +71,8 @@ def escape_csv(value: Any) -> Any:
         return value
     executed = value.startswith(_IGNORED_STARTS) or value.lstrip().startswith(_FORMULA_STARTS)
     return f"'{value}" if executed else value
+
+
+def unescape_csv(text: str) -> str:
+    """Return a text of a CSV file without the quote that `escape_csv` has put before it."""
+    return text[1:] if text.startswith("'") and escape_csv(text[1:]) == text else text

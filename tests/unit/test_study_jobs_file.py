@@ -6,6 +6,7 @@ The tests cover CSV files, output of sacct, and malformed lines.
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 from pathlib import Path
 
@@ -59,6 +60,16 @@ def test_a_table_survives_a_file(tmp_path: Path) -> None:
     for name in COLUMNS:
         before, after = getattr(jobs, name), getattr(again.jobs, name)
         assert np.array_equal(before, after, equal_nan=name not in TEXTS), name
+
+
+def test_names_of_jobs_are_no_formulas_in_a_spreadsheet_and_survive_the_file(tmp_path: Path) -> None:
+    names = ['=HYPERLINK("http://x";"y")', "+1", "-a" * 32, "@x", "'plain'", "resnet"]
+    jobs = week_jobs(2).where(np.arange(week_jobs(2).count) < len(names)).with_columns(name=names)
+    text = csv_text(jobs)
+    assert {line["name"][0] for line in csv.DictReader(text.splitlines())} == {"'", "r"}
+    assert read_jobs(written(tmp_path, text)).jobs.name.tolist() == names
+    sacct = read_jobs(written(tmp_path, SACCT.replace("|c|", "|'=c|"))).jobs
+    assert sacct.name.tolist()[1] == "'=c"
 
 
 def test_long_names_of_jobs_stay_distinct_in_a_narrow_column() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.safe_text import unescape_csv
 from slurm_energy.simulator.inputs.csv_records import Record, delimiter_of, records
 from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.line_reader import text_lines
@@ -98,7 +99,7 @@ def read_jobs(path: Path, renamed: Mapping[str, str] | None = None, timezone: st
         columns = _columns([name.strip() for name in header], renamed or {}, f"{path}:{head[0]}")
         found = records(lines, delimiter, problems, quotes=quotes)
         found = found if quotes else _unambiguous(found, len(header), problems)
-        rows = list(_rows(found, columns, timezone, problems))
+        rows = list(_rows(found, columns, timezone, problems, escaped=quotes))
     except OSError as error:
         raise UsageError(f"{path}", error.strerror or str(error), "name a file with jobs") from None
     if not rows:
@@ -149,7 +150,12 @@ def _unambiguous(lines: Iterator[Record], columns: int, problems: InputProblems)
 
 
 def _rows(
-    lines: Iterator[tuple[int, list[str]]], columns: Mapping[str, int], timezone: str, problems: InputProblems
+    lines: Iterator[tuple[int, list[str]]],
+    columns: Mapping[str, int],
+    timezone: str,
+    problems: InputProblems,
+    *,
+    escaped: bool,
 ) -> Iterator[dict[str, Any]]:
     width = max(columns.values()) + 1
     for number, fields in lines:
@@ -159,6 +165,8 @@ def _rows(
         texts = {own: fields[index].strip() for own, index in columns.items()}
         if "." in texts.get("job_id", ""):  # a step
             continue
+        if escaped:
+            texts |= {name: unescape_csv(texts[name]) for name in TEXTS if name in texts}
         try:
             row = job_row(texts, timezone)
         except ValueError as error:

@@ -13,6 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_energy.safe_text import escape_csv
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Texts = NDArray[np.str_]
@@ -189,11 +191,14 @@ def without_repeated(jobs: JobsTable) -> JobsTable:
 
 
 def csv_text(jobs: JobsTable) -> str:
-    """Return the table as CSV with a header, as `jobs_file.read_jobs` reads it. Unknown values are empty."""
+    """Return the table as CSV with a header, as `jobs_file.read_jobs` reads it. Unknown values are empty.
+
+    Names of jobs are escaped, so that no spreadsheet takes them for formulas.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
-    texts = [getattr(jobs, name).tolist() for name in TEXTS]
+    texts = [[escape_csv(text) for text in getattr(jobs, name).tolist()] for name in TEXTS]
     numbers = [[_number_text(v) for v in getattr(jobs, name).tolist()] for name in NUMBERS]
     writer.writerows(zip(*texts, *numbers, strict=True))
     return buffer.getvalue()
