@@ -14,8 +14,8 @@ _LISTENERS = (("agent_listen", DaemonRole.NODE), ("controller_listen", DaemonRol
 def check(context: CheckContext) -> Iterator[Finding]:
     """Check the configuration of the listeners for metrics, and yield findings.
 
-    A listener that is not on the loopback interface needs a token and TLS. Keys that have no effect are also
-    reported.
+    A listener that is not on the loopback interface needs a token and TLS. A warning states that users can
+    read the power of jobs without a token. Keys that have no effect are also reported.
     """
     settings = context.config.metrics
     if (settings.tls_certificate is None) != (settings.tls_key is None):
@@ -33,6 +33,9 @@ def check(context: CheckContext) -> Iterator[Finding]:
                 f"{address} is not on the loopback interface",
                 "set token_file, tls_certificate and tls_key, or listen on 127.0.0.1",
             )
+        elif settings.jobs and not settings.token_file:
+            why = f"every user of the host can read the power of all running jobs at {address}"
+            yield context.warning("metrics", "jobs", why, "set token_file")
     on_types = any("agent_listen" in one.metrics for one in context.config.node_types.values())
     if not settings.agent_listen and not settings.controller_listen and not on_types:
         for name in ("token_file", "tls_certificate", "tls_key", "jobs"):

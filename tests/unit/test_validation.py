@@ -82,6 +82,10 @@ WRONG = {
     "relative path": ("[controller]\ndatabase = 'a.db'\n", "error", "controller.database", "absolute path"),
     "not TOML": ("[agent\n", "error", "", "not TOML"),
     "policy twice": ("[policies.a]\n[policies.a]\n", "error", "", "not TOML"),
+    "metrics of jobs without a token": (
+        "[metrics]\nagent_listen = '127.0.0.1:9628'\njobs = true\n",
+        *("warning", "metrics.jobs", "every user of the host"),
+    ),
     "listen without port": ("[controller]\nlisten = '10.0.0.1'\n", "error", "controller.listen", "HOST:PORT"),
     "listen nonsense": ("[controller]\nlisten = 'nonsense'\n", "error", "controller.listen", "HOST:PORT"),
     "listen on a blank": ("[controller]\nlisten = ' :6828'\n", "error", "controller.listen", "HOST:PORT"),
