@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.safe_text import encodable
 
 if TYPE_CHECKING:
     from slurm_energy.profiling import Section
@@ -171,7 +172,7 @@ def _gather(args: argparse.Namespace) -> int:
     lines = read_lines(args.gather)
     summaries = summarise(lines)
     if args.csv:
-        sys.stdout.write(to_csv(lines))
+        sys.stdout.write(encodable(to_csv(lines), sys.stdout.encoding))
     elif args.json:
         emit_json({"sections": [summary.to_json() for summary in summaries], "lines": lines})
     elif args.ranks:

@@ -9,6 +9,7 @@ these joules several times; `summarise` avoids this error.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import io
@@ -17,14 +18,19 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from slurm_energy.errors import NotFoundError
+from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.profiling.user_files import list_directory, open_regular
 from slurm_energy.quantities import is_number
 from slurm_energy.safe_text import escape_csv
 
 _KEYS = ("job_id", "step", "node", "rank", "pid", "thread", "start", "seconds", "total_joules", "mean_watts")
 _TAIL = ("source", "age_s", "failed")
+_TEXTS: Final = ("section", "step", "node", "thread", "source", "failed")
+_NUMBERS: Final = ("job_id", "rank", "total_joules", "mean_watts", "age_s")
+_MAX_LINE_BYTES: Final = 1 << 20
+_MAX_NUMBER: Final = 1e18
 SEPARATOR = "/"
 
 
@@ -61,22 +67,25 @@ def read_lines(directory: Path | str) -> list[dict[str, Any]]:
     """Return the measured sections of programs that files in a directory contain, ordered by start.
 
     The files have names `*.jsonl`. Incomplete lines are skipped, because killed programs may leave them
-    behind.
+    behind. Lines with impossible values are skipped, and so are FIFOs, devices and symbolic links of other
+    users, because the directory may belong to another user.
 
     Returns:
         One dict per section, with the keys described in docs/user-guide.md.
 
     Raises:
         NotFoundError: the directory does not exist or contains no section.
+        UsageError: the path contains a symbolic link of another user.
     """
     folder = Path(directory)
     lines: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.jsonl")):
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        lines += filter(None, map(_parsed, text.splitlines()))
+    try:
+        names = list_directory(folder) or []
+    except OSError:
+        names = []
+    for name in sorted(name for name in names if name.endswith(".jsonl")):
+        with contextlib.suppress(OSError, UsageError), open_regular(folder / name) as file:
+            lines += filter(None, map(_parsed, iter(lambda: file.readline(_MAX_LINE_BYTES), b"")))
     if not lines:
         raise NotFoundError(
             f"{folder}", "contains no section", "name the directory that the job's programs wrote to"
@@ -84,20 +93,26 @@ def read_lines(directory: Path | str) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: line["start"])
 
 
-def _parsed(text: str) -> dict[str, Any] | None:
+def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
         line = json.loads(text)
         path, joules = line["path"], line["energy_joules"]
         is_valid = bool(path) and isinstance(path, list) and all(isinstance(name, str) for name in path)
         is_valid = is_valid and isinstance(joules, dict) and all(map(_number_or_none, joules.values()))
-        is_valid = is_valid and all(map(is_number, (line["start"], line["seconds"], line["pid"])))
+        is_valid = is_valid and all(map(_is_possible, (line["start"], line["seconds"], line["pid"])))
+        is_valid = is_valid and all(_number_or_none(line.get(name)) for name in _NUMBERS)
+        is_valid = is_valid and all(isinstance(line.get(name), str | None) for name in _TEXTS)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return line if is_valid else None
 
 
 def _number_or_none(value: Any) -> bool:
-    return value is None or is_number(value)
+    return value is None or _is_possible(value)
+
+
+def _is_possible(value: Any) -> bool:
+    return is_number(value) and abs(value) < _MAX_NUMBER
 
 
 def summarise(lines: Iterable[dict[str, Any]]) -> list[SectionSummary]:

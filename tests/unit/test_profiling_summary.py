@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,21 @@ def folder(tmp_path: Path) -> Path:
 
 def test_incomplete_lines_are_skipped(folder: Path) -> None:
     assert ["/".join(entry["path"]) for entry in read_lines(folder)] == ["all", "all", "all/io", "all/io"]
+
+
+@pytest.mark.parametrize("option", [[], ["--ranks"], ["--json"], ["--csv"]])
+def test_files_of_another_user_neither_block_nor_break_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    os.mkfifo(folder / "fifo.jsonl")
+    (folder / "device.jsonl").symlink_to("/dev/zero")
+    wrong: list[dict[str, Any]] = [{"thread": []}, {"node": {}}, {"rank": "0"}, {"failed": 5}, {"pid": 1e300}]
+    wrong += [{"energy_joules": {"cpu": 1.7e308}, "start": start} for start in (1.0, 100.0)]
+    lines = [json.dumps(line() | values) for values in [*wrong, {"path": ["\ud800"]}]]
+    (folder / "hostile.jsonl").write_text("\n".join(lines))
+    assert main(["profile", "--gather", str(folder), *option]) == 0
+    assert capsys.readouterr().out
+    assert len(read_lines(folder)) == 5
 
 
 def test_an_empty_directory_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
