@@ -324,6 +324,18 @@ local function is_exclusive(job)
     return number(job, "shared") == 0 or number(job, "core_spec") or number(job, "thread_spec")
 end
 
+-- Returns the power in watts of a node with a cap at most. `gpus` is the number of the job's GPUs on the node. Devices
+-- cannot be limited below their lowest limits. Devices without a power limit draw up to their full power in addition.
+local function kept_cap(cap, power, gpus)
+    local least, unlimited = power.least or 0, power.least and 0 or power.node or math.huge
+    if gpus > 0 and power.gpuleast then
+        least = least + gpus * power.gpuleast
+    elseif gpus > 0 then
+        unlimited = unlimited + gpus * (power.gpu or math.huge)
+    end
+    return math.max(cap, least) + unlimited
+end
+
 -- Returns the power in watts that a job adds in a partition at most.
 local function partition_watts(job, power, caps, nodes)
     local gpus, tasks, per_gpu = gpus_and_tasks(job, nodes, power.sockets or 2)
@@ -336,25 +348,26 @@ local function partition_watts(job, power, caps, nodes)
     else
         nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
     end
-    -- Slurm may spread a job without a maximum of nodes over one node per task or GPU. Each node has its own cap.
-    local capped_nodes = is_limited and nodes or math.max(nodes, tasks, gpu_count(gpus))
     if power.exclusive or is_exclusive(job) or job.may_be_exclusive then
         local whole = nodes * (power.node or 0)
         watts = job.may_be_exclusive and math.max(watts, whole) or whole
         gpus[#gpus + 1] = { count = 0, all = nodes * (power.gpus or 0) }
     end
-    -- Devices without a power limit keep no cap, and no device can be limited below its lowest limit.
-    local least, gpu_least = power.least or math.huge, power.gpuleast or math.huge
-    local gpu_cap, gpu_watts, all_watts = math.max(caps.ENERGY_GPU_CAP or math.huge, gpu_least), 0, 0
+    -- GPUs without a power limit keep no cap, and no GPU can be limited below its lowest limit.
+    local gpu_cap, gpu_watts, all_watts = caps.ENERGY_GPU_CAP or math.huge, 0, 0
+    gpu_cap = math.max(gpu_cap, power.gpuleast or math.huge)
     for _, one in ipairs(gpus) do
         local each = math.min(one.kind and power.gpu_kinds[one.kind] or power.gpu or 0, gpu_cap)
         gpu_watts, all_watts = gpu_watts + one.count * each, math.max(all_watts, (one.all or 0) * each)
     end
-    if gpu_watts + all_watts > 0 and (power.gpus or 0) > 0 then
-        least = least + power.gpus * gpu_least
+    watts = watts + math.max(gpu_watts, all_watts)
+    if caps.ENERGY_CAP then
+        local on_node = math.min(all_watts > 0 and math.huge or gpu_count(gpus), power.gpus or 0)
+        -- Slurm may spread a job without a maximum of nodes over one node per task or GPU.
+        local capped_nodes = is_limited and nodes or math.max(nodes, tasks, gpu_count(gpus))
+        watts = math.min(watts, kept_cap(caps.ENERGY_CAP, power, on_node) * capped_nodes)
     end
-    local cap = math.max(caps.ENERGY_CAP or math.huge, least)
-    return math.min(watts + math.max(gpu_watts, all_watts), cap * capped_nodes)
+    return watts
 end
 
 -- Returns the license in watts of a job; the maximum of the site if the number of its nodes is not known.

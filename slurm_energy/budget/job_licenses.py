@@ -62,8 +62,8 @@ def kept_caps(
     for row in np.flatnonzero(np.isfinite(node_caps) | np.isfinite(gpu_caps)).tolist():
         requested = float(node_caps[row]), float(gpu_caps[row])
         rows = [powers.get(name, fallback) for name in queue.partition[row].split(",")]
-        has_gpus = bool(queue.gpus[row] or queue.held_cpus[row])
-        kept = [power.kept_caps(*requested, has_gpus=has_gpus or power.is_exclusive) for power in rows]
+        gpus = int(queue.gpus[row]) if queue.held_cpus[row] == 0 else math.inf
+        kept = [power.kept_caps(*requested, gpus=gpus) for power in rows]
         node_caps[row], gpu_caps[row] = (max(caps) for caps in zip(*kept, strict=True))
     return node_caps, gpu_caps
 

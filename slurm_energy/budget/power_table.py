@@ -131,22 +131,28 @@ class PartitionPower:
             return nodes * self.node_watts + max(nodes * self.gpus * any_gpu, gpus * each_gpu)
         return max(cpus, nodes) * self.cpu_watts + gpus * each_gpu
 
-    def kept_caps(self, node_cap: float, gpu_cap: float, *, has_gpus: bool) -> tuple[float, float]:
+    def kept_caps(self, node_cap: float, gpu_cap: float, *, gpus: float) -> tuple[float, float]:
         """Return the power caps of a job, per node and per GPU, as far as the devices can keep them.
 
         A device draws up to its minimum power limit under any lower cap. A device without a power limit may
-        draw its full power under any cap. Infinity means that there is no cap.
+        draw its full power under any cap, in addition to the cap that the other devices keep. Infinity means
+        that there is no cap.
 
         Args:
             node_cap: requested cap per node in watts.
             gpu_cap: requested cap per GPU in watts.
-            has_gpus: whether the job may use GPUs.
+            gpus: number of GPUs of the job on all nodes; infinity means all GPUs of its nodes.
         """
+        least = unlimited = 0.0
+        on_node = self.gpus if self.is_exclusive else min(gpus, self.gpus)
+        parts = (1, self.node_min_watts, self.node_watts), (on_node, self.gpu_min_watts, self.gpu_watts)
+        for count, min_watts, max_watts in parts:
+            if min_watts is None:
+                unlimited += count * max_watts
+            else:
+                least += count * min_watts
         least_gpu = math.inf if self.gpu_min_watts is None else self.gpu_min_watts
-        least_node = math.inf if self.node_min_watts is None else self.node_min_watts
-        if has_gpus and self.gpus:
-            least_node += self.gpus * least_gpu
-        return max(node_cap, least_node), max(gpu_cap, least_gpu)
+        return max(node_cap, least) + unlimited, max(gpu_cap, least_gpu)
 
     def node_count(self, nodes: int, cpus: int) -> int:
         """Return the minimum number of nodes that a job needs."""

@@ -4,6 +4,7 @@ The tests cover the parsing of license lists, the power of jobs in the Lua and P
 licenses of pending and running jobs, and license reservations.
 """
 
+import dataclasses
 import math
 import shutil
 import subprocess
@@ -55,8 +56,10 @@ NODES = [
     PartitionNode(frozenset({"gpu"}), 32, {"h100": 8}, H100),
     PartitionNode(frozenset({"gpu"}), 32, {"h100": 8}, None),
     PartitionNode(frozenset({"unlimited"}), 64, {"mi": 1}, NodePowerRange(320.0, 500.0, 64.0, 50.0)),
+    PartitionNode(frozenset({"mixed"}), 32, {"a100": 4}, dataclasses.replace(A100, package_min_watts=None)),
 ]
 POWERS = partition_powers(NODES, exclusive=["whole"], default="cpu")
+CAP_FLAGS = ("ENERGY_CAP", "ENERGY_GPU_CAP")
 RULES = ["license watts 100000", "license-users 0 77", "license-scope watts_p account physics"]
 RULES += ["license-scope watts_u user alice", "license-scope watts_q qos high"]
 
@@ -124,6 +127,7 @@ def test_the_power_table_has_the_largest_node_of_each_partition() -> None:
         "gpu": "10 160 32 600 8",
         "whole": "10 160 32 350 4",
         "unlimited": "10 320 64 500 1",
+        "mixed": "10 160 32 350 4",
     }
     assert POWERS["gpu"].gpu_kinds == {"a100": 350.0, "h100": 600.0}
     assert (POWERS["gpu"].idle_cpu_watts, POWERS["gpu"].idle_gpu_watts) == (1.0, 50.0)
@@ -156,12 +160,13 @@ def test_jobs_of_partitions_that_allocate_whole_nodes_count_as_whole_nodes(flags
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["cpu", "gpu", "whole", "other", None, "cpu,gpu"]),
+            st.sampled_from(["cpu", "gpu", "whole", "other", None, "cpu,gpu", "unlimited", "mixed"]),
             st.integers(1, 5),
             st.integers(1, 300),
             st.integers(0, 9),
             st.sampled_from(["", "a100", "h100", "v100"]),
             st.booleans(),
+            st.tuples(*[st.sampled_from([10, 90, 150, 300, 1000, math.inf])] * 2),
         ),
         min_size=1,
         max_size=20,
@@ -169,21 +174,28 @@ def test_jobs_of_partitions_that_allocate_whole_nodes_count_as_whole_nodes(flags
 )
 @examples(25)
 def test_lua_and_python_agree_about_the_power_of_jobs(
-    jobs: list[tuple[str | None, int, int, int, str, bool]],
+    jobs: list[tuple[str | None, int, int, int, str, bool, tuple[float, float]]],
 ) -> None:
     lines, expected = [], []
-    for partition, nodes, cpus, gpus, kind, exclusive in jobs:
+    for partition, nodes, cpus, gpus, kind, exclusive, caps in jobs:
         fields = {"min_nodes": str(nodes), "min_cpus": str(cpus), "shared": "0" if exclusive else "65534"}
         fields["max_nodes"] = fields["num_tasks"] = "4294967294"
         if partition:
             fields["partition"] = f"'{partition}'"
         if gpus:
             fields["tres_per_job"] = f"'gres/gpu{':' + kind if kind else ''}:{gpus}'"
+        given = [f"'{name}={cap}'" for name, cap in zip(CAP_FLAGS, caps, strict=True) if cap < math.inf]
+        fields["cpus_per_task"], fields["spank_job_env"] = fields["min_cpus"], f"{{ {', '.join(given)} }}"
         joined = ", ".join(f"{name} = {value}" for name, value in fields.items())
         lines.append(f"print(M.watts({{ {joined} }}, M.parse(text)))")
         rows = [POWERS.get(one, POWERS[ANY_PARTITION]) for one in (partition or "cpu").split(",")]
-        watts = max(one.job_watts(nodes, max(cpus, nodes), gpus, kind, exclusive=exclusive) for one in rows)
-        expected.append(str(round(watts)))
+        watts = []
+        for power in rows:
+            node_cap, gpu_cap = power.kept_caps(*caps, gpus=math.inf if exclusive else gpus)
+            of_job = nodes, max(cpus, nodes), gpus, kind
+            limit = node_cap * max(power.node_count(nodes, cpus), gpus)
+            watts.append(min(power.job_watts(*of_job, exclusive=exclusive, gpu_cap_watts=gpu_cap), limit))
+        expected.append(str(math.ceil(max(watts))))
     if INTERPRETERS:
         assert lua_licenses(INTERPRETERS[0], "\n".join(lines)) == expected
 
@@ -202,13 +214,13 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
         ("tres_per_node = 'gres:gpu:h100:2', min_nodes = 3, partition = 'gpu'", "watts:3630"),
         ("tres_per_task = 'cpu=1,gres/gpu=1', num_tasks = 4, partition = 'gpu'", "watts:2440"),
         ("tres_per_node = 'gres/shard:8', partition = 'gpu'", "watts:610"),
-        ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=100W' }", "watts:100"),
-        ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=1', 'SPANK_ENERGY_CAP=100W' }", "watts:100"),
+        ("cpus_per_task = 64, spank_job_env = { 'ENERGY_CAP=100W' }", "watts:100"),
+        ("cpus_per_task = 64, spank_job_env = { 'ENERGY_CAP=1', 'SPANK_ENERGY_CAP=100W' }", "watts:100"),
         (
             "tres_per_job = 'gpu:2', partition = 'gpu', spank_job_env = { 'SPANK_ENERGY_GPU_CAP=0.2kW' }",
             "watts:410",
         ),
-        ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=10' }", "watts:80"),
+        ("cpus_per_task = 64, spank_job_env = { 'ENERGY_CAP=10' }", "watts:80"),
         ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=10' }, min_nodes = 2, max_nodes = 2", "watts:160"),
         ("num_tasks = 4, cpus_per_task = 16, spank_job_env = { 'ENERGY_CAP=100' }", "watts:400"),
         (
@@ -216,11 +228,20 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
             "watts:1560",
         ),
         (
+            "tres_per_job = 'gpu:4', partition = 'gpu', spank_job_env = { 'ENERGY_CAP=450' }",
+            "watts:2410",
+        ),
+        ("tres_per_job = 'gpu:1', partition = 'gpu', spank_job_env = { 'ENERGY_CAP=300' }", "watts:300"),
+        (
             "tres_per_job = 'gpu:2', partition = 'gpu', spank_job_env = { 'SPANK_ENERGY_GPU_CAP=10' }",
             "watts:410",
         ),
         ("partition = 'whole', spank_job_env = { 'ENERGY_CAP=10' }", "watts:440"),
-        ("min_cpus = 64, partition = 'unlimited', spank_job_env = { 'ENERGY_CAP=10' }", "watts:640"),
+        ("cpus_per_task = 64, partition = 'unlimited', spank_job_env = { 'ENERGY_CAP=10' }", "watts:330"),
+        (
+            "max_nodes = 1, tres_per_job = 'gpu:4', partition = 'mixed', spank_job_env = {'ENERGY_CAP=900'}",
+            "watts:1060",
+        ),
         (
             "tres_per_job = 'gpu:1', partition = 'unlimited', spank_job_env = { 'ENERGY_GPU_CAP=10' }",
             "watts:510",
@@ -491,8 +512,10 @@ def test_predictions_replace_the_table_but_never_exceed_the_power_of_whole_nodes
         ("cpu", 64, 0, "ENERGY_CAP=100", np.nan, 100),
         ("whole", 1, 0, "ENERGY_CAP=100", np.nan, 440),
         ("unlimited", 64, 0, "ENERGY_CAP=100", 300.0, 236),
-        ("unlimited", 64, 0, "ENERGY_CAP=100", np.nan, 640),
-        ("cpu,unlimited", 64, 0, "ENERGY_CAP=100", np.nan, 640),
+        ("unlimited", 64, 0, "ENERGY_CAP=100", np.nan, 420),
+        ("cpu,unlimited", 64, 0, "ENERGY_CAP=100", np.nan, 420),
+        ("gpu", 1, 1, "ENERGY_CAP=300", np.nan, 300),
+        ("mixed", 32, 4, "ENERGY_CAP=900", np.nan, 1060),
     ],
 )
 def test_caps_count_as_far_as_the_devices_keep_them(
