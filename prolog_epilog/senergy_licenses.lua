@@ -11,6 +11,7 @@ local M = {}
 local MAX_COUNT = 2147483647 -- Slurm keeps a count in 32 bits and wraps larger ones without an error
 local NO_VALUE, NO_VALUE_16 = 4294967294, 65534
 local PENDING = 0
+local SPREAD_JOB = 256 -- bit of --spread-job in `bitflags`, in all releases
 -- Returns a list with the items of two lists.
 local function joined(first, second)
     local all = {}
@@ -336,6 +337,21 @@ local function kept_cap(cap, power, gpus)
     return math.max(cap, least) + unlimited
 end
 
+local function may_be_spread(job)
+    return job.may_be_spread or math.floor((tonumber(job.bitflags) or 0) / SPREAD_JOB) % 2 == 1
+end
+
+-- Returns the number of nodes at most of a job without a maximum of nodes, on each of which it may draw its cap. Slurm
+-- may place such a job on one node per task, per GPU, or per CPU if the CPUs do not belong to tasks. A job of whole
+-- nodes gets no more nodes than it needs, except with --spread-job.
+local function max_nodes(job, power, nodes, tasks, gpus)
+    if (power.exclusive or is_exclusive(job)) and not may_be_spread(job) then
+        return math.max(nodes, math.ceil(gpu_count(gpus) / math.max(power.gpus or 1, 1)))
+    end
+    local per_task = math.max(number(job, "cpus_per_task") or 1, 1)
+    return math.max(nodes, tasks, gpu_count(gpus), math.ceil((number(job, "min_cpus") or 1) / per_task))
+end
+
 -- Returns the power in watts that a job adds in a partition at most.
 local function partition_watts(job, power, caps, nodes)
     local gpus, tasks, per_gpu = gpus_and_tasks(job, nodes, power.sockets or 2)
@@ -363,8 +379,7 @@ local function partition_watts(job, power, caps, nodes)
     watts = watts + math.max(gpu_watts, all_watts)
     if caps.ENERGY_CAP then
         local on_node = math.min(all_watts > 0 and math.huge or gpu_count(gpus), power.gpus or 0)
-        -- Slurm may spread a job without a maximum of nodes over one node per task or GPU.
-        local capped_nodes = is_limited and nodes or math.max(nodes, tasks, gpu_count(gpus))
+        local capped_nodes = is_limited and nodes or max_nodes(job, power, nodes, tasks, gpus)
         watts = math.min(watts, kept_cap(caps.ENERGY_CAP, power, on_node) * capped_nodes)
     end
     return watts
@@ -441,7 +456,7 @@ end
 -- record to Lua. A pending job therefore counts with upper bounds: a task has one CPU at least, and a node has the
 -- CPUs of one task at least.
 local function changed_job(job_desc, job_rec, is_pending)
-    local bounds = {}
+    local bounds = { may_be_spread = true }
     if is_pending then
         bounds.num_tasks = job_rec.min_cpus
         bounds.may_be_exclusive = not is_set(job_desc, "shared")

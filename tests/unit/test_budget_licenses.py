@@ -193,7 +193,9 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
         for power in rows:
             node_cap, gpu_cap = power.kept_caps(*caps, gpus=math.inf if exclusive else gpus)
             of_job = nodes, max(cpus, nodes), gpus, kind
-            limit = node_cap * max(power.node_count(nodes, cpus), gpus)
+            is_whole = exclusive or power.is_exclusive
+            spread = math.ceil(gpus / max(power.gpus, 1)) if is_whole else gpus
+            limit = node_cap * max(power.node_count(nodes, cpus), spread)
             watts.append(min(power.job_watts(*of_job, exclusive=exclusive, gpu_cap_watts=gpu_cap), limit))
         expected.append(str(math.ceil(max(watts))))
     if INTERPRETERS:
@@ -221,11 +223,22 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
             "watts:410",
         ),
         ("cpus_per_task = 64, spank_job_env = { 'ENERGY_CAP=10' }", "watts:80"),
+        ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=100' }", "watts:640"),
         ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=10' }, min_nodes = 2, max_nodes = 2", "watts:160"),
         ("num_tasks = 4, cpus_per_task = 16, spank_job_env = { 'ENERGY_CAP=100' }", "watts:400"),
+        ("num_tasks = 64, shared = 0, spank_job_env = { 'ENERGY_CAP=100' }", "watts:100"),
+        ("num_tasks = 64, shared = 0, bitflags = 2^40, spank_job_env = { 'ENERGY_CAP=100' }", "watts:100"),
+        (
+            "num_tasks = 64, shared = 0, bitflags = 2^40 + 256, spank_job_env = { 'ENERGY_CAP=100' }",
+            "watts:320",
+        ),
         (
             "tres_per_job = 'gpu:4', partition = 'whole', spank_job_env = { 'ENERGY_CAP=450' }",
-            "watts:1560",
+            "watts:450",
+        ),
+        (
+            "tres_per_job = 'gpu:8', partition = 'whole', spank_job_env = { 'ENERGY_CAP=450' }",
+            "watts:900",
         ),
         (
             "tres_per_job = 'gpu:4', partition = 'gpu', spank_job_env = { 'ENERGY_CAP=450' }",
