@@ -549,6 +549,16 @@ def test_caps_count_as_far_as_the_devices_keep_them(
     assert [math.inf if cap is None else cap for cap in asked] == [float(cap[0]) for cap in caps]
 
 
+def test_the_table_changes_neither_by_fractions_of_a_watt_nor_with_nodes_that_are_powered_down() -> None:
+    node = "NodeName=n1 CPUTot=64 State=IDLE Partitions=p"
+    hardware = PartitionHardware(lambda argv: node if argv[-1] == "node" else "PartitionName=p Default=YES")
+    watts = NodePowerRange(316.2, 0.0, 64.0, package_min_watts=77.3)
+    lines = table_lines(hardware.powers({"n1": watts}))
+    assert "license-power p cpu=10.000 node=320.000 cpus=64 gpu=700.000 gpus=0 least=80.000 default" in lines
+    assert table_lines(hardware.powers({"n1": dataclasses.replace(watts, package_min_watts=78.9)})) == lines
+    assert table_lines(hardware.powers({})) == lines
+
+
 def test_a_job_larger_than_the_budget_starts_with_less_unless_its_slowdown_is_limited() -> None:
     assert feasible_watts(1000, 800.0, slowdown=False) == 760
     assert feasible_watts(1000, 800.0, slowdown=True) == 1000

@@ -45,6 +45,8 @@ class PartitionHardware:
     def powers(self, ranges: Mapping[str, NodePowerRange]) -> Mapping[str, PartitionPower]:
         """Return the power that jobs can add in each partition.
 
+        A node that no longer reports, for example while it is powered down, keeps its last range.
+
         Args:
             ranges: reported power range by node.
         """
@@ -56,7 +58,7 @@ class PartitionHardware:
             }
             self._exclusive, self._default = _read_partitions(self._run)
             self._read_at_s, self._powers = now_s, None
-        rounded = {name: _rounded(one) for name, one in ranges.items()}
+        rounded = self._ranges | {name: _rounded(one) for name, one in ranges.items()}
         if self._powers is None or rounded != self._ranges:
             nodes = [
                 PartitionNode(node.partitions, node.cpus, node.gpus, rounded.get(name))
@@ -74,7 +76,14 @@ def _rounded(power: NodePowerRange) -> NodePowerRange:
         gpu_watts=math.ceil(power.gpu_watts / _WATTS_STEP) * _WATTS_STEP,
         package_idle_watts=math.floor(power.package_idle_watts / _WATTS_STEP) * _WATTS_STEP,
         gpu_idle_watts=math.floor(power.gpu_idle_watts / _WATTS_STEP) * _WATTS_STEP,
+        # The minimum limit of a device rises while its present jobs draw more than its lowest limit.
+        package_min_watts=_whole_steps(power.package_min_watts),
+        gpu_min_watts=_whole_steps(power.gpu_min_watts),
     )
+
+
+def _whole_steps(watts: float | None) -> float | None:
+    return None if watts is None else math.ceil(watts / _WATTS_STEP) * _WATTS_STEP
 
 
 def _read_partitions(run: Runner) -> tuple[frozenset[str], str]:
