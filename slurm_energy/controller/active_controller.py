@@ -62,7 +62,7 @@ from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.openmetrics.exposition import MetricFamily
 from slurm_energy.openmetrics.listener import MetricsListener
 from slurm_energy.policies.catalogue import policy_caps
-from slurm_energy.policies.policy_file import policy_file_text
+from slurm_energy.policies.policy_file import policy_file_text, with_budget_lines
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.user_lookup import uid_of
 from slurm_energy.validation import DaemonRole, load_for_daemon
@@ -362,8 +362,13 @@ class ActiveController:
     def _write_policies(self, config: Config) -> None:
         text = policy_file_text(config)
         self._publication.publish(text)
-        text += "".join(f"{line}\n" for line in self._budget.policy_lines)
+        text, left_out = with_budget_lines(text, self._budget.policy_lines)
         write_policy_file(config.controller.policy_file, text)
+        if left_out:
+            reason = f"longer than 64 KiB: {left_out} lines about power budgets are left out"
+            self._failures.report("policy file", reason)
+        else:
+            self._failures.clear("policy file", "contains all lines again")
         if self._lease is not None:
             self._lease.policy_lines = tuple(self._budget.policy_lines)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from slurm_energy.config import Config
 from slurm_energy.devices.gpu.power_profiles import POWER_PROFILES
 from slurm_energy.errors import ConfigError
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue
-from slurm_energy.protocol.policy_file_requests import FIRST_LINE, MAX_TEXT_BYTES
+from slurm_energy.protocol.policy_file_requests import FIRST_LINE, MAX_BYTES, MAX_TEXT_BYTES
 
 CHANGING_MODES: Final = ("plugin", "portable")
 """Modes in which the queue engine changes jobs."""
@@ -51,6 +52,43 @@ def policy_file_text(config: Config) -> str:
             "policies", f"more than {MAX_TEXT_BYTES} bytes in the policy file", "use shorter lists"
         )
     return text
+
+
+def with_budget_lines(text: str, lines: Sequence[str]) -> tuple[str, int]:
+    """Return the policy file with lines about power budgets, and the number of lines that were left out.
+
+    Readers ignore the whole file if it is too long. Therefore as many lines are left out as necessary. Jobs
+    then get upper bounds of their licenses. Only without lines of partitions of whole nodes or of scopes, a
+    job may have too few licenses until senergyctld corrects them.
+
+    Args:
+        text: the policy file without these lines.
+        lines: lines about power budgets.
+    """
+    sizes = [len(line.encode()) + 1 for line in lines]
+    excess = len(text.encode()) + sum(sizes) - MAX_BYTES
+    left_out: set[int] = set()
+    for is_dispensable in _DISPENSABLE:
+        for index, line in reversed(list(enumerate(lines))):
+            if excess > 0 and index not in left_out and is_dispensable(line.split()):
+                left_out.add(index)
+                excess -= sizes[index]
+    kept = [f"{line}\n" for index, line in enumerate(lines) if index not in left_out]
+    return text + "".join(kept), len(left_out)
+
+
+def _names_partition(words: Sequence[str]) -> bool:
+    return words[0] == "license-power" and words[1] != "*" and "default" not in words
+
+
+_DISPENSABLE: Final[Sequence[Callable[[Sequence[str]], bool]]] = (
+    lambda words: words[0] == "license-gpu",
+    lambda words: _names_partition(words) and "exclusive" not in words,
+    _names_partition,
+    lambda words: words[0] == "license-scope",
+    lambda words: True,
+)
+"""Kinds of lines about power budgets that a long policy file leaves out, in this order."""
 
 
 def _copies_flags(config: Config) -> bool:

@@ -35,7 +35,9 @@ from slurm_energy.budget.power_table import (
 from slurm_energy.controller.budgets.partition_hardware import PartitionHardware
 from slurm_energy.errors import UnavailableError
 from slurm_energy.oracle.history.similarity import USER_LEVEL
+from slurm_energy.policies.policy_file import with_budget_lines
 from slurm_energy.priority.prediction import QueuePredictor
+from slurm_energy.protocol.policy_file_requests import MAX_BYTES
 from slurm_energy.slurm.licenses import (
     MAX_COUNT,
     LicenseReservation,
@@ -64,12 +66,12 @@ RULES = ["license watts 100000", "license-users 0 77", "license-scope watts_p ac
 RULES += ["license-scope watts_u user alice", "license-scope watts_q qos high"]
 
 
-def lua_licenses(interpreter: str, statements: str) -> list[str]:
+def lua_licenses(interpreter: str, statements: str, text: str | None = None) -> list[str]:
     """Run Lua statements and return the printed lines.
 
     In the statements, `M` is the module senergy_licenses, and `text` is the text of a policy file.
     """
-    text = "\n".join([*RULES, *table_lines(POWERS)])
+    text = text or "\n".join([*RULES, *table_lines(POWERS)])
     code = f'package.path = "{MODULES}/?.lua" local M = require("senergy_licenses") local text = [[{text}]]\n'
     done = subprocess.run(
         [interpreter, "-"],
@@ -557,6 +559,37 @@ def test_the_table_changes_neither_by_fractions_of_a_watt_nor_with_nodes_that_ar
     assert "license-power p cpu=10.000 node=320.000 cpus=64 gpu=700.000 gpus=0 least=80.000 default" in lines
     assert table_lines(hardware.powers({"n1": dataclasses.replace(watts, package_min_watts=78.9)})) == lines
     assert table_lines(hardware.powers({})) == lines
+
+
+@pytest.mark.parametrize(
+    ("partitions", "scopes", "rows", "kinds"), [(400, 0, 402, 403), (550, 0, 552, 344), (900, 1700, 13, 0)]
+)
+def test_a_policy_file_that_is_too_long_keeps_upper_bounds_of_licenses(
+    lua: str, partitions: int, scopes: int, rows: int, kinds: int
+) -> None:
+    names = [f"p{number}" for number in range(partitions)]
+    nodes = [PartitionNode(frozenset({name}), 32, {"a100": 4}, A100) for name in names]
+    nodes.append(PartitionNode(frozenset({"large"}), 16, {"h100": 8}, H100))
+    lines = [f"license-scope watts_{number} account a{number}" for number in range(scopes)]
+    lines = [*RULES[:2], *lines, *table_lines(partition_powers(nodes, names[:10], "p20"))]
+    text, left_out = with_budget_lines("senergy-policies 1\n", lines)
+    assert len(text) <= MAX_BYTES
+    assert len(text.splitlines()) + left_out == len(lines) + 1
+    counts = [text.count(f"\nlicense-{word} ") for word in ("scope", "power", "gpu")]
+    assert counts == [scopes, rows, kinds]
+    request = "num_tasks = 2, tres_per_job = 'gpu:a100:1', spank_job_env = { 'ENERGY_CAP=200' }"
+    jobs = [f"{{ partition = '{name}', {request} }}" for name in (names[0], names[-1], "large")]
+    code = "\n".join(f"print(M.watts({job}, M.parse(text)))" for job in jobs)
+    short, full = (
+        [int(watts) for watts in lua_licenses(lua, code, file)] for file in (text, "\n".join(lines))
+    )
+    assert short[0] == full[0] == 440
+    assert all(one >= other for one, other in zip(short, full, strict=True))
+
+
+def test_without_its_lines_about_budgets_a_policy_file_still_has_its_policies() -> None:
+    text = "senergy-policies 1\n" + "x" * (MAX_BYTES - 30) + "\n"
+    assert with_budget_lines(text, RULES) == (text, len(RULES))
 
 
 def test_a_job_larger_than_the_budget_starts_with_less_unless_its_slowdown_is_limited() -> None:

@@ -20,7 +20,7 @@ from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.policy_file import write_policy_file
 from slurm_energy.controller.standby.slurmctld_follower import SlurmctldFollower
 from slurm_energy.errors import EnergyError
-from slurm_energy.policies.policy_file import policy_file_text
+from slurm_energy.policies.policy_file import policy_file_text, with_budget_lines
 from slurm_energy.slurm.active_slurmctld import ActiveSlurmctld
 from slurm_energy.validation import DaemonRole, load_for_daemon
 from slurm_energy.validation.controller_address import own_url
@@ -105,7 +105,7 @@ class ControllerHost:
         Raises:
             ConfigError, UnavailableError: the file cannot be written.
         """
-        text = policy_file_text(self.config) + "".join(f"{line}\n" for line in lines)
+        text, _ = with_budget_lines(policy_file_text(self.config), lines)
         if text != self._written:
             write_policy_file(self.config.controller.policy_file, text)
             self._written = text
