@@ -109,7 +109,7 @@ class QuotaRoutes:
         actor = self._require_administrator(rights)
         order = QuotaOrder.from_json(body)
         self._require_factor(order)
-        await self._names.refuse_unknown((order.key.account,), ())
+        await self._names.refuse_unknown((order.key.account,), (), by_operator=True)
         quota = Quota(
             order.key.account,
             order.key.user,

@@ -24,7 +24,10 @@ from slurm_energy.spelling import suggestion
 _MAX_AGE_S: Final = 60.0
 _TIMEOUT_S: Final = 5.0
 _QUERY_TIMEOUT_S: Final = 20.0
-"""Time limit of the search for names in the records, because one query may name thousands of partitions."""
+"""Time limit of the search for names in the records, because one query may name thousands of partitions.
+
+The queries of operators have no limit.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -51,23 +54,32 @@ class NameCheck:
         self._lock = asyncio.Lock()
         self._cached: dict[str, tuple[float, frozenset[str] | None]] = {}
 
-    async def refuse_unknown(self, accounts: Collection[str], partitions: Collection[str]) -> None:
+    async def refuse_unknown(
+        self, accounts: Collection[str], partitions: Collection[str], *, by_operator: bool
+    ) -> None:
         """Raise an error if a query names an unknown account or partition.
 
         While Slurm does not answer, no name is refused, because Slurm may know the name.
+
+        Args:
+            accounts: accounts in the query.
+            partitions: partitions in the query.
+            by_operator: whether an operator has sent the query, so that the search has no time limit.
 
         Raises:
             NotFoundError: an account or partition is unknown. The error names the first unknown name.
             UnavailableError: the database refused, or the search takes too long.
         """
         if accounts:
-            recorded = await self._recorded_names("account", accounts)
+            recorded = await self._recorded_names("account", accounts, by_operator)
             missing = [name for name in accounts if name not in recorded]
-            await self._refuse(missing, "account", recorded)
+            await self._refuse(missing, "account", recorded, by_operator)
         if partitions:
-            await self._refuse(partitions, "partition", frozenset())
+            await self._refuse(partitions, "partition", frozenset(), by_operator)
 
-    async def _refuse(self, names: Collection[str], kind: str, recorded: frozenset[str]) -> None:
+    async def _refuse(
+        self, names: Collection[str], kind: str, recorded: frozenset[str], by_operator: bool
+    ) -> None:
         """Check that each name is known, and raise an error for the first unknown name.
 
         A name is known if Slurm has it or an energy record contains it.
@@ -76,18 +88,21 @@ class NameCheck:
             names: names in the query.
             kind: `account` or `partition`.
             recorded: names that occur in energy records.
+            by_operator: whether the search has no time limit.
         """
         slurm_names = await self._slurm_names(kind) if names else None
         if slurm_names is None:
             return
         missing = [name for name in names if name not in slurm_names]
         if missing and not recorded:
-            recorded = await self._recorded_names(kind, missing)
+            recorded = await self._recorded_names(kind, missing, by_operator)
         for name in missing:
             if name not in recorded:
                 raise await asyncio.to_thread(_unknown_name, kind, name, slurm_names | recorded)
 
-    async def _recorded_names(self, kind: str, names: Collection[str]) -> frozenset[str]:
+    async def _recorded_names(self, kind: str, names: Collection[str], by_operator: bool) -> frozenset[str]:
+        if by_operator:
+            return await self._store.read(record_queries.recorded_names, kind, names)
         return await self._store.read_within(_QUERY_TIMEOUT_S, record_queries.recorded_names, kind, names)
 
     async def _slurm_names(self, kind: str) -> frozenset[str] | None:

@@ -256,14 +256,18 @@ class ControllerServer:
         if selection.users and not selection.jobs and selection.visible is None:
             await self._store.read(record_queries.refuse_unknown_users, selection)
         if not selection.jobs:
-            await self._names.refuse_unknown(selection.accounts, selection.partitions)
+            by_operator = caller.rights.everything
+            await self._names.refuse_unknown(
+                selection.accounts, selection.partitions, by_operator=by_operator
+            )
         head = f'{json.dumps(caller.rights.described())[:-1]},"records":['
         return self._records.records(caller, ids, head, record_queries.CHUNK, False)
 
     async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         query = await _query(request, body)
         ask = functools.partial(priority_routes.jobs, self._priority_loop(), query, caller.rights)
-        await self._names.refuse_unknown(*priority_routes.names_without_jobs(self._priority_loop(), query))
+        names = priority_routes.names_without_jobs(self._priority_loop(), query)
+        await self._names.refuse_unknown(*names, by_operator=caller.rights.everything)
         return _piecewise_in_threads(await asyncio.to_thread(ask))
 
     async def _get_shares(self, _: web.Request, caller: Caller, __: bytes) -> ResponseContent:
