@@ -73,6 +73,19 @@ def escape_csv(value: Any) -> Any:
     return f"'{value}" if executed else value
 
 
+def escape_csv_reversibly(text: str) -> str:
+    """Return a text in the form of `escape_csv`, from which `unescape_csv` recovers it.
+
+    A text that already has single quotes before a formula also gets a single quote.
+    """
+    return f"'{text}" if _is_quoted_formula(text) else text
+
+
 def unescape_csv(text: str) -> str:
     """Return a text of a CSV file without the quote that `escape_csv` has put before it."""
-    return text[1:] if text.startswith("'") and escape_csv(text[1:]) == text else text
+    return text[1:] if text.startswith("'") and _is_quoted_formula(text) else text
+
+
+def _is_quoted_formula(text: str) -> bool:
+    inner = text.lstrip("'")
+    return bool(escape_csv(inner) != inner)

@@ -63,7 +63,7 @@ def test_a_table_survives_a_file(tmp_path: Path) -> None:
 
 
 def test_names_of_jobs_are_no_formulas_in_a_spreadsheet_and_survive_the_file(tmp_path: Path) -> None:
-    names = ['=HYPERLINK("http://x";"y")', "+1", "-a" * 32, "@x", "'plain'", "resnet"]
+    names = ['=HYPERLINK("http://x";"y")', "+1", "-a" * 32, "@x", "'plain'", "'=x", "''+y'", "resnet"]
     jobs = week_jobs(2).where(np.arange(week_jobs(2).count) < len(names)).with_columns(name=names)
     text = csv_text(jobs)
     assert {line["name"][0] for line in csv.DictReader(text.splitlines())} == {"'", "r"}

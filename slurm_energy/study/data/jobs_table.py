@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.safe_text import escape_csv
+from slurm_energy.safe_text import escape_csv_reversibly
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -198,7 +198,7 @@ def csv_text(jobs: JobsTable) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
-    texts = [[escape_csv(text) for text in getattr(jobs, name).tolist()] for name in TEXTS]
+    texts = [[escape_csv_reversibly(text) for text in getattr(jobs, name).tolist()] for name in TEXTS]
     numbers = [[_number_text(v) for v in getattr(jobs, name).tolist()] for name in NUMBERS]
     writer.writerows(zip(*texts, *numbers, strict=True))
     return buffer.getvalue()
