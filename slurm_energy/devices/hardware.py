@@ -85,6 +85,8 @@ class GpuInfo:
             instead of the GPU.
         power_profiles: names of the NVIDIA workload power profiles that the GPU offers.
         other_indices: indices of further GPUs of the vendor's library that are counted as part of this GPU.
+        known_slurm_numbers: Slurm's numbers of the GPU as Slurm's configuration determines them; None if
+            unknown.
     """
 
     index: int
@@ -98,17 +100,20 @@ class GpuInfo:
     partitioned: bool = False
     power_profiles: tuple[str, ...] = ()
     other_indices: tuple[int, ...] = ()
+    known_slurm_numbers: frozenset[int] | None = None
 
     @property
     def slurm_numbers(self) -> frozenset[int]:
         """Numbers of the GPU in SLURM_JOB_GPUS.
 
-        Slurm counts the device files of the node's GPUs from 0, in the order of gres.conf. With automatic
-        detection, this is the order of the vendor's library. The number at the end of a file's name does not
-        matter: /dev/dri/renderD128 usually has the number 0. The files of NVIDIA GPUs are assumed to be
-        listed from /dev/nvidia0 on. Source: Slurm 22.05 to 26.05, src/plugins/gres/common/gres_common.c
+        Slurm counts the GPUs of a node from 0; `slurm.gpu_order` states the order. The number at the end of
+        a file's name does not matter: /dev/dri/renderD128 usually has the number 0. If the order is unknown,
+        gres.conf is assumed to list the files of NVIDIA GPUs from /dev/nvidia0 on, and other GPUs in the
+        order of the vendor's library. Source: Slurm 22.05 to 26.05, src/plugins/gres/common/gres_common.c
         (`gres_device->index`).
         """
+        if self.known_slurm_numbers is not None:
+            return self.known_slurm_numbers
         return frozenset((self.index if self.minor is None else self.minor, *self.other_indices))
 
 

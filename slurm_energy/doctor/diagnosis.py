@@ -15,6 +15,7 @@ from slurm_energy.doctor.budget_check import budget_checks
 from slurm_energy.doctor.delivery_checks import counted, spool_check, undelivered_checks
 from slurm_energy.doctor.failover_check import failover_checks
 from slurm_energy.doctor.findings import CounterFinding, HostFindings, KnobFinding
+from slurm_energy.doctor.gpu_order_check import gpu_order_checks
 from slurm_energy.doctor.power_saving_check import power_saving_checks
 from slurm_energy.doctor.slurm_checks import slurm_checks
 from slurm_energy.doctor.tuning_check import tuning_check
@@ -34,7 +35,7 @@ def diagnose(findings: HostFindings) -> list[CheckResult]:
     checks = [_role(findings)]
     if _is_measured(findings):
         checks += [*_energy(findings), *_interfaces(findings), *_knobs(findings)]
-        checks += [_sampling(findings), *attribution_checks(findings)]
+        checks += [_sampling(findings), *attribution_checks(findings), *gpu_order_checks(findings)]
         checks += [tuning_check(findings), *budget_checks(findings)]
     checks += [
         *_config(findings),

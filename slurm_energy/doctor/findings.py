@@ -212,6 +212,9 @@ class HostFindings:
         clock_uncertainty_s: uncertainty of `clock_offset_s`: half the duration of the request for the
             controller's time.
         state_free_mb: free space in the agent's state directory in megabytes; None if unknown.
+        gpu_order: order in which Slurm numbers the NVIDIA GPUs, as text; empty if unknown.
+        gpu_order_error: why the order is unknown; also empty if the node has no NVIDIA GPUs, or if this host
+            has no slurm.conf.
     """
 
     node: str
@@ -245,4 +248,6 @@ class HostFindings:
     clock_offset_s: float | None = None
     clock_uncertainty_s: float = 0.0
     munge_error: str = ""
+    gpu_order: str = ""
+    gpu_order_error: str = ""
     slurm: SlurmFileFindings = field(default_factory=SlurmFileFindings)

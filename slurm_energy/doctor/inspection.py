@@ -27,6 +27,7 @@ from slurm_energy.devices.sources import NodePowerOptions
 from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.doctor import interface_catalogue
 from slurm_energy.doctor.findings import CounterFinding, HostFindings, InterfaceFinding, KnobFinding
+from slurm_energy.doctor.gpu_order_check import inspect_gpu_order
 from slurm_energy.doctor.slurm_files import inspect_slurm_files
 from slurm_energy.doctor.tuning_check import has_numpy
 from slurm_energy.errors import ConfigError, EnergyError
@@ -72,6 +73,8 @@ def inspect(
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     meter, meter_error = _meter(config, node)
     devices = discover(root, meter)
+    conf = slurm_conf or conf_files.locate_slurm_conf()
+    gpu_order, gpu_order_error = inspect_gpu_order(conf, _reported_name(agent) or node, devices.hardware)
     try:
         return HostFindings(
             node=node,
@@ -107,10 +110,18 @@ def inspect(
             clock_offset_s=_offset_s(controller, (before + after) / 2),
             clock_uncertainty_s=(after - before) / 2,
             munge_error=_munge_error(config),
-            slurm=inspect_slurm_files(slurm_conf or conf_files.locate_slurm_conf()),
+            gpu_order=gpu_order,
+            gpu_order_error=gpu_order_error,
+            slurm=inspect_slurm_files(conf),
         )
     finally:
         devices.close()
+
+
+def _reported_name(agent: Mapping[str, Any] | str) -> str:
+    """Return Slurm's name of this node as the agent reports it; empty if the agent does not answer."""
+    name = "" if isinstance(agent, str) else agent.get("node")
+    return name if isinstance(name, str) else ""
 
 
 def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFinding]:

@@ -87,17 +87,33 @@ def read_settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
     return settings
 
 
-def _pairs(line: str) -> list[tuple[str, str]]:
-    """Return the pairs of lower-case key and value in a line of slurm.conf."""
+def line_pairs(line: str) -> list[tuple[str, str]]:
+    """Return the pairs of lower-case key and value in a line of a configuration file, in their order."""
     pairs: list[tuple[str, str]] = []
     at = 0
     while match := _PAIR.match(line, at):
-        key, value = match["key"].lower(), match["quoted"] or match["value"] or ""
-        if key in _WHOLE_LINES and not pairs:
-            return [(key, line[match.start("value") :].strip() if match["value"] else value)]
-        pairs.append((key, value))
+        pairs.append((match["key"].lower(), match["quoted"] or match["value"] or ""))
         at = match.end()
     return pairs
+
+
+def read_pairs(path: Path) -> list[list[tuple[str, str]]]:
+    """Return the pairs of each line of another configuration file of Slurm, such as gres.conf.
+
+    Lines without a pair are left out.
+
+    Raises:
+        OSError: the file, or a file that it includes, cannot be read.
+    """
+    return [pairs for line in _lines(path, strict=True) if (pairs := line_pairs(line))]
+
+
+def _pairs(line: str) -> list[tuple[str, str]]:
+    """Return the pairs of lower-case key and value in a line of slurm.conf."""
+    match = _PAIR.match(line)
+    if match and (key := match["key"].lower()) in _WHOLE_LINES:
+        return [(key, line[match.start("value") :].strip() if match["value"] else match["quoted"])]
+    return line_pairs(line)
 
 
 def items(settings: Mapping[str, list[str]], key: str) -> list[str]:

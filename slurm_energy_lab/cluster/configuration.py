@@ -173,6 +173,7 @@ def render(
         layout.slurm_conf: "slurm.conf",
         layout.daemon_conf: "daemon-slurm.conf",
         etc / "daemon" / "gres.conf": "gres.conf",
+        etc / "gres.conf": "gres.conf",  # for `senergy doctor`
         etc / "plugstack.conf": "plugstack.conf",
         layout.hosts: "hosts",
         layout.energy_toml: "energy.toml",

@@ -33,7 +33,7 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 tests="tests/cluster/test_spank_flags_on_slurm.py tests/cluster/test_priority_portable.py"
 tests="$tests tests/cluster/test_shapes_on_slurm.py tests/cluster/test_missing_files.py"
-tests="$tests tests/cluster/test_budget_admission.py"
+tests="$tests tests/cluster/test_budget_admission.py tests/cluster/test_gpu_order_on_slurm.py"
 
 release_of() { # ROOT: "26.05.5" if a slurmctld is installed there
     chroot "$1" "${prefix:-/usr}/sbin/slurmctld" -V 2>/dev/null | sed 's/^[^0-9]*//'

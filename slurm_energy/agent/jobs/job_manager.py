@@ -16,6 +16,7 @@ from slurm_energy.agent.budget.node_budget import NodeBudget
 from slurm_energy.agent.jobs import planner, recovery
 from slurm_energy.agent.jobs.acct_gather import AcctGatherQueries
 from slurm_energy.agent.jobs.finalizer import JobFinalizer
+from slurm_energy.agent.jobs.gpu_numbers import GpuNumbers
 from slurm_energy.agent.jobs.live_queries import LiveQueries
 from slurm_energy.agent.jobs.node_sharing import node_occupation
 from slurm_energy.agent.jobs.output_line import OutputLine
@@ -71,7 +72,7 @@ class JobManager:
         self.config, self._current_config = config.for_node(self.node), lambda: self.config
         self.spool, self.period_spool = Spool(state.spool_folder, 0), Spool(state.period_folder, 0)
         self._devices = devices = planner.with_original_limits(devices, state.journal)
-        self._state, self._clock = state, clock or Clock()
+        self._state, self._clock, self._gpu_numbers = state, clock or Clock(), GpuNumbers()
         self._pending: set[tuple[int, int]] = set()
         self._sessions, self.output_line = SessionTable(), OutputLine(self._current_config)
         self.progress = ProgressReports(self._sessions, self._clock)
@@ -159,7 +160,8 @@ class JobManager:
         reason = SampleReason.FINAL if occupation.whole_node else SampleReason.HOOK
         self._sample(reason, received_s)  # earlier energy belongs to other jobs
         started = self._clock.unix(), self._meter.sampled_at
-        session = planner.new_session(context, occupation, self.node, self._devices, self.config, started)
+        devices = self._gpu_numbers.applied_to(self._devices, context, self.node)
+        session = planner.new_session(context, occupation, self.node, devices, self.config, started)
         session.boot_id = self._clock.boot_id
         if session.gpus and not session.gpus_assumed:
             self._remove_assumed_gpus(occupation.beside)
@@ -228,7 +230,8 @@ class JobManager:
         occupation = node_occupation(context, (), self._devices)
         started = now + began, began
         node = context.node or self.node
-        session = planner.new_session(context, occupation, node, self._devices, self.config, started)
+        devices = self._gpu_numbers.applied_to(self._devices, context, node)
+        session = planner.new_session(context, occupation, node, devices, self.config, started)
         planner.mark_unmeasured(session, context.flags, self.config, self._clock.boot_id, now + ended)
         if not self.spool.has(session.record_id):
             self._finalizer.sessions.append(session)
