@@ -208,6 +208,26 @@ def test_a_new_node_counts_like_the_largest_until_its_power_is_known() -> None:
     assert world.cycle.budgets[0].fixed_watts == pytest.approx(reserve_watts(1000.0))  # it has no sensor
 
 
+def test_a_device_without_a_limit_that_is_no_longer_reported_is_forgotten() -> None:
+    """An upgrade of senergyd that joins the dies of AMD cards removes their second dies from the reports.
+
+    A second die has drawn 0 W, so that the power of the node's devices without a limit was unknown.
+    """
+    engine = BudgetEngine(EngineSettings())
+    engine.set_nodes({"n0": BudgetedNode()})
+    poll = FakeNode("n0").poll()
+    die = dataclasses.replace(poll.devices[1], name="gpu9", max_watts=None, min_watts=None, watts=0.0)
+    with_die = dataclasses.replace(poll, devices=(*poll.devices, die))
+    for now_s in range(8):
+        engine.poll(with_die, now_s)
+    node = engine._nodes["n0"]
+    assert "gpu9" in node.devices and node.rest_watts(IDLE_WATTS) is None
+    engine.poll(poll, 9.0)
+    assert node.rest_watts(IDLE_WATTS) == pytest.approx(RESERVE_WATTS)
+    engine.poll(dataclasses.replace(poll, devices=poll.devices[:1]), 10.0)
+    assert node.devices.keys() == {"package-0", "gpu0", "gpu1"}  # the ceilings of the GPUs still count
+
+
 def test_raises_are_withdrawn_if_they_cannot_be_stored() -> None:
     world = cluster(2600.0)
     world.step(3)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from slurm_energy.budget.messages import DeviceReport, JobReport, NodePoll
@@ -157,12 +157,23 @@ class BudgetNode:
             device.update(report, rows.get(report.name, -1), jobs, now_s)
             device.start_watts = self._reachable.start_watts(report.name)
             device.reachable_watts = self._reachable.reachable_watts(report.name)
+        self._forget_unlimited({report.name for report in poll.devices})
         self._read_curves(poll)
         if not self.distrust:
             self._learn_reserve(poll, now_s)
         unlimited = [device.max_watts for device in self.devices.values() if device.row < 0]
         if all(unlimited):
             self.unlimited.update(sum(unlimited), now_s)
+
+    def _forget_unlimited(self, reported: Container[str]) -> None:
+        """Forget the devices without a power limit that the node no longer reports.
+
+        Devices with a power limit are kept, because they may still have the ceilings that the node received.
+        """
+        for name in [
+            name for name, device in self.devices.items() if device.row < 0 and name not in reported
+        ]:
+            del self.devices[name]
 
     def _read_curves(self, poll: NodePoll) -> None:
         """Parse the response curves of jobs in a report of the node's agent.
