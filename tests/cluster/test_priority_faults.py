@@ -206,6 +206,8 @@ def test_reconfigure_and_restart_keep_the_order(lab: LabDriver, table_path: Path
     table_path.unlink()
     lab.run("scontrol", "reconfigure")
     assert priorities(lab) == {jobs[0]: 100, jobs[1]: 300, jobs[2]: 0}
+    # A job whose index slurmdbd has not given before slurmctld restarts can stay without one.
+    lab.update("update", f"jobid={jobs[2]}", "comment=indexed")
     _restart(lab)
     assert priorities(lab) == {jobs[0]: 100, jobs[1]: 300, jobs[2]: 0}
     put_in_force(lab, {jobs[0]: 110, jobs[1]: 90, jobs[2]: 200})
