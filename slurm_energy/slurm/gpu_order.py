@@ -135,12 +135,17 @@ def _detection(gres: GresConf, settings: Settings) -> str:
     """Return the automatic detection of NVIDIA GPUs that is in force: `nvml`, `nvidia`, or an empty text."""
     named = next((name for name in _DETECTIONS if name in gres.auto_detect), "")
     candidates = ("nvml", "nvidia") if named == "full" else (named,)
-    offered = [name for name in candidates if name in ("nvml", "nvidia")]
-    directories = plugin_directories(settings) if offered else []
-    for name in offered:
-        if not directories or any((directory / f"gpu_{name}.so").exists() for directory in directories):
-            return name
-    return ""
+    offered = (name for name in candidates if name in ("nvml", "nvidia"))
+    return next((name for name in offered if _may_be_installed(f"gpu_{name}.so", settings)), "")
+
+
+def _may_be_installed(plugin: str, settings: Settings) -> bool:
+    """Return whether slurmd has a plugin, or whether this is unknown."""
+    try:
+        directories = plugin_directories(settings)
+        return not directories or any((directory / plugin).exists() for directory in directories)
+    except OSError:  # senergyd may not search the directory: its unit has no CAP_DAC_OVERRIDE
+        return True
 
 
 def gpu_files(

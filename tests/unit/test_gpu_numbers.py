@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.hardware import GpuInfo, NodeHardware
 from slurm_energy.doctor.gpu_order_check import inspect_gpu_order
 from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.gpu_order import GpuOrder, detected_gpus, read_gpu_order
 from slurm_energy.slurm.hook_environment import job_context
 
@@ -192,6 +195,31 @@ def test_any_text_is_an_order_or_a_reason(tmp_path_factory: pytest.TempPathFacto
         assert len(site.order().names) == 2
     except UnavailableError as error:
         assert str(error)
+
+
+def test_a_directory_that_senergyd_may_not_search(
+    site: Site, devices: NodeDevices, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """senergyd has no CAP_DAC_OVERRIDE. Directories of SlurmUser may be closed to it."""
+    real, closed = os.stat, [site.plugins]
+
+    def stat(path: Any, *args: Any, **keywords: Any) -> os.stat_result:
+        if any(Path(path).is_relative_to(folder) for folder in closed if isinstance(path, str | Path)):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *args, **keywords)
+
+    site.write("Gres=gpu:4", "AutoDetect=nvml", "nvml")
+    monkeypatch.setattr(os, "stat", stat)
+    assert minors(site.order()) == ["2", "3", "0", "1"]
+    monkeypatch.setenv("SLURM_CONF", "")
+    monkeypatch.setattr(conf_files, "_USUAL_PATHS", (site.conf,))
+    numbers = GpuNumbers()
+    assert nvml_indices(numbers, devices, "0") == (0,)
+    closed.append(site.conf.parent)
+    for _ in range(2):
+        assert nvml_indices(numbers, devices, "0") == (2,)
+    (record,) = caplog.records
+    assert "Permission denied" in record.message and record.message.endswith("assumed to be minor numbers")
 
 
 def test_gpus_that_slurm_does_not_detect_as_such() -> None:

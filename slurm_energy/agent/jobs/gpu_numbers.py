@@ -88,7 +88,12 @@ class GpuNumbers:
         return self._order
 
     def _read(self, node: str, gpus: tuple[DetectedGpu, ...]) -> None:
-        conf = self._locate()
+        try:
+            conf = self._locate()
+        except OSError as error:  # a directory that senergyd may not search
+            self._order = self._source = None
+            self._failures.report(_SUBJECT, f"{error}; {_ASSUMED}")
+            return
         source = (node, gpus, conf, _status(conf), _status(conf and conf.with_name(GRES_CONF)))
         if source == self._source and time.monotonic() - self._read_s < _MAX_AGE_S:
             return
