@@ -37,6 +37,7 @@ class JobContext:
         partition: partition of the job.
         cluster: ClusterName.
         node: NodeName of this node.
+        slurm_conf: path of the slurm.conf that slurmd uses.
         cpus: number of CPUs of the job on this node.
         node_count: number of nodes of the job.
         gpus: Slurm's numbers of the job's GPUs on this node; None means not set, not numbers, or the job has
@@ -55,6 +56,7 @@ class JobContext:
     partition: str | None = None
     cluster: str | None = None
     node: str | None = None
+    slurm_conf: str | None = None
     cpus: int | None = None
     gpus: tuple[int, ...] | None = None
     exclusive: bool = False
@@ -86,6 +88,7 @@ def job_context(env: Mapping[str, str]) -> JobContext:
         partition=env.get("SLURM_JOB_PARTITION") or None,
         cluster=env.get("SLURM_CLUSTER_NAME") or None,
         node=env.get("SLURMD_NODENAME") or None,
+        slurm_conf=env.get("SLURM_CONF") or None,
         cpus=_cpus(env),
         gpus=_gpus(env.get("SLURM_JOB_GPUS", "")),
         # 26.05 sets the exclusivity of the job as scontrol shows it: no, node, user, mcs, topo.

@@ -210,4 +210,6 @@ def test_hooks_get_the_numbers_of_the_order():
             for request, numbers in (("a:2", "1,2"), ("b:1", "0")):
                 job_id = cluster.batch("-wn1", f"--gres=gpu:{request}", script)
                 for operation in ("begin", "end"):
-                    assert cluster.hook_environment(operation, job_id)["SLURM_JOB_GPUS"] == numbers
+                    environment = cluster.hook_environment(operation, job_id)
+                    assert environment["SLURM_JOB_GPUS"] == numbers
+                    assert environment["SLURM_CONF"] == str(conf)  # senergyd reads this file

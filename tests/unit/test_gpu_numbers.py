@@ -240,8 +240,9 @@ def devices(tmp_path: Path) -> NodeDevices:
     return dataclasses.replace(discover(tree.root), hardware=NodeHardware("Xeon", 8, gpus=found[:4]))
 
 
-def nvml_indices(numbers: GpuNumbers, devices: NodeDevices, text: str) -> tuple[int, ...]:
-    context = job_context({"SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": text})
+def nvml_indices(numbers: GpuNumbers, devices: NodeDevices, text: str, conf: str = "") -> tuple[int, ...]:
+    env = {"SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": text, "SLURM_CONF": conf}
+    context = job_context(env)
     return job_gpus(context, numbers.applied_to(devices, context, "n1").hardware.gpus, has_all=False)
 
 
@@ -271,6 +272,19 @@ def test_without_an_order_minor_numbers_are_assumed(
     assert caplog.messages[-1].endswith(
         "AutoDetect=nvml: 0 is nvidia2, 1 is nvidia3, 2 is nvidia0, 3 is nvidia1"
     )
+
+
+def test_the_files_of_slurmd_decide(site: Site, devices: NodeDevices, tmp_path: Path) -> None:
+    """The hook names them: senergyd may find others, for example of a Slurm that was installed before."""
+    (tmp_path / "old").mkdir()
+    old = Site(tmp_path / "old")
+    old.write("Gres=gpu:4", "Name=gpu File=/dev/nvidia[0-3]")
+    site.write("Gres=gpu:4", "AutoDetect=nvml", "nvml")
+    numbers = GpuNumbers(lambda: old.conf)
+    assert nvml_indices(numbers, devices, "0", str(site.conf)) == (0,)
+    for missing in ("", str(tmp_path / "none.conf")):
+        assert nvml_indices(numbers, devices, "0", missing) == (2,)
+    assert nvml_indices(numbers, devices, "0", str(site.conf)) == (0,)
 
 
 def test_files_are_read_again_after_some_time(

@@ -46,7 +46,8 @@ class GpuNumbers:
     thread of its own reads them. While it hangs, the numbers that were read before remain in force.
 
     Args:
-        locate: function that returns the path of slurm.conf, or None if there is none.
+        locate: function that returns the path of slurm.conf, or None if there is none. It is called for jobs
+            whose hook does not state the path, or states a path that senergyd does not see.
     """
 
     def __init__(self, locate: Callable[[], Path | None] = conf_files.locate_slurm_conf) -> None:
@@ -68,16 +69,20 @@ class GpuNumbers:
             node: Slurm's name of this node.
         """
         gpus = detected_gpus(devices.hardware.gpus) if context.gpus else ()
-        order = self._current_order(node, gpus) if gpus else None
+        named_conf = Path(context.slurm_conf) if context.slurm_conf else None
+        order = self._current_order(node, gpus, named_conf) if gpus else None
         if order is None:
             return devices
         numbered = tuple(_numbered(gpu, order) for gpu in devices.hardware.gpus)
         return dataclasses.replace(devices, hardware=dataclasses.replace(devices.hardware, gpus=numbered))
 
-    def _current_order(self, node: str, gpus: tuple[DetectedGpu, ...]) -> GpuOrder | None:
+    def _current_order(
+        self, node: str, gpus: tuple[DetectedGpu, ...], named_conf: Path | None
+    ) -> GpuOrder | None:
         hangs = self._thread is not None and self._thread.is_alive()
         if not hangs:
-            self._thread = threading.Thread(target=self._read, args=(node, gpus), name="gpus", daemon=True)
+            arguments = node, gpus, named_conf
+            self._thread = threading.Thread(target=self._read, args=arguments, name="gpus", daemon=True)
             self._thread.start()
             self._thread.join(_READ_TIMEOUT_S)
             hangs = self._thread.is_alive()
@@ -87,9 +92,9 @@ class GpuNumbers:
             self._failures.clear(_FILES, "can be read again")
         return self._order
 
-    def _read(self, node: str, gpus: tuple[DetectedGpu, ...]) -> None:
+    def _read(self, node: str, gpus: tuple[DetectedGpu, ...], named_conf: Path | None) -> None:
         try:
-            conf = self._locate()
+            conf = named_conf if _status(named_conf) else self._locate()
         except OSError as error:  # a directory that senergyd may not search
             self._order = self._source = None
             self._failures.report(_SUBJECT, f"{error}; {_ASSUMED}")
@@ -120,6 +125,6 @@ def _status(path: Path | None) -> tuple[int, ...] | None:
     """Return the part of a file's status that changes with its content; None if there is no such file."""
     try:
         status = path.stat() if path else None
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path with a null character
         return None
     return None if status is None else (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
