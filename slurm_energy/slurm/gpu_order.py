@@ -40,6 +40,10 @@ _DETECTIONS: Final = ("full", "nvml", "rsmi", "oneapi", "nrt", "nvidia")
 _FileKey = tuple[bool, list[str | int]]
 
 
+class UnreadableError(UnavailableError):
+    """slurm.conf, gres.conf or a file that they include cannot be read, so that their content is unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class DetectedGpu:
     """A GPU as an automatic detection of Slurm describes it.
@@ -102,16 +106,17 @@ def read_gpu_order(conf: Path | None, node: str, gpus: Sequence[DetectedGpu]) ->
             is derived from them.
 
     Raises:
-        UnavailableError: the order is unknown, because a file cannot be read or does not determine it.
+        UnreadableError: a file cannot be read.
+        UnavailableError: the files do not determine the order.
     """
     if conf is None:
-        raise UnavailableError("slurm.conf", "not found")
+        raise UnreadableError("slurm.conf", "not found")
     path = conf.with_name(GRES_CONF)
     try:
         settings = conf_files.read_settings(conf, strict=True)
         counts, gres = node_gpus(settings, node), read_gres_conf(path, node)
     except OSError as error:
-        raise UnavailableError(str(error.filename or path), error.strerror or str(error)) from None
+        raise UnreadableError(str(error.filename or path), error.strerror or str(error)) from None
     except (UsageError, ValueError) as error:  # ValueError: a path with a null character
         raise UnavailableError(str(path), str(error)) from None
     detection = _detection(gres, settings)

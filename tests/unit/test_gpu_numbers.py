@@ -213,9 +213,8 @@ def test_a_directory_that_senergyd_may_not_search(
     assert minors(site.order()) == ["2", "3", "0", "1"]
     monkeypatch.setenv("SLURM_CONF", "")
     monkeypatch.setattr(conf_files, "_USUAL_PATHS", (site.conf,))
-    numbers = GpuNumbers()
-    assert nvml_indices(numbers, devices, "0") == (0,)
     closed.append(site.conf.parent)
+    numbers = GpuNumbers()
     for _ in range(2):
         assert nvml_indices(numbers, devices, "0") == (2,)
     (record,) = caplog.records
@@ -300,6 +299,32 @@ def test_files_are_read_again_after_some_time(
     assert nvml_indices(numbers, devices, "0") == (2,)
     monkeypatch.setattr(gpu_numbers, "_MAX_AGE_S", 0.0)
     assert nvml_indices(numbers, devices, "0") == (0,)
+
+
+def test_the_order_is_kept_while_files_cannot_be_read(
+    site: Site, devices: NodeDevices, caplog: pytest.LogCaptureFixture
+) -> None:
+    """slurmd keeps its list until it is restarted. A file may be absent only for a moment."""
+    numbers = GpuNumbers(lambda: site.conf)
+    more = site.gres.with_name("more.conf")
+    site.write("Gres=gpu:4", "Include more.conf")
+    more.write_text("AutoDetect=nvml\n")
+    (site.plugins / "gpu_nvml.so").touch()
+    assert nvml_indices(numbers, devices, "0") == (0,)
+    more.unlink()
+    site.gres.touch()
+    for _ in range(2):
+        assert nvml_indices(numbers, devices, "0") == (0,)
+    (record,) = caplog.records
+    assert record.message.endswith(
+        "more.conf: No such file or directory; those that were read before remain in force"
+    )
+    more.write_text("Name=gpu File=/dev/nvidia[0-3]\n")
+    assert nvml_indices(numbers, devices, "0") == (2,)
+    site.write("Gres=gpu:4", "AutoDetect=nvml")
+    assert nvml_indices(numbers, devices, "0") == (0,)
+    site.write("Gres=gpu:8", "AutoDetect=nvml")
+    assert nvml_indices(numbers, devices, "0") == (2,)  # the files are known, but not the order
 
 
 def test_a_file_system_that_hangs_is_not_waited_for(

@@ -22,6 +22,7 @@ from slurm_energy.slurm.gpu_order import (
     GRES_CONF,
     DetectedGpu,
     GpuOrder,
+    UnreadableError,
     detected_gpus,
     read_gpu_order,
 )
@@ -34,6 +35,7 @@ _MAX_AGE_S: Final = 600.0
 _SUBJECT: Final = "Slurm's numbers of the GPUs"
 _FILES: Final = "slurm.conf and gres.conf"
 _ASSUMED: Final = "they are assumed to be minor numbers"
+_KEPT: Final = "those that were read before remain in force"
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,8 @@ class GpuNumbers:
 
     slurmd reads the files when it starts and when it is reconfigured. This class reads them when a job with
     GPUs begins, if they have changed: on a configless node they appear only after senergyd has started. A
-    thread of its own reads them. While it hangs, the numbers that were read before remain in force.
+    thread of its own reads them. While it hangs, or if the files cannot be read, the numbers that were read
+    before remain in force, as in slurmd.
 
     Args:
         locate: function that returns the path of slurm.conf, or None if there is none. It is called for jobs
@@ -53,6 +56,7 @@ class GpuNumbers:
     def __init__(self, locate: Callable[[], Path | None] = conf_files.locate_slurm_conf) -> None:
         self._locate = locate
         self._order: GpuOrder | None = None
+        self._node = ""  # to which the order belongs
         self._source: tuple[object, ...] | None = None
         self._read_s = -_MAX_AGE_S
         self._thread: threading.Thread | None = None
@@ -90,20 +94,21 @@ class GpuNumbers:
             self._failures.report(_FILES, f"cannot be read in {_READ_TIMEOUT_S:g} s; {_SUBJECT} may be wrong")
         else:
             self._failures.clear(_FILES, "can be read again")
-        return self._order
+        return self._order if self._node == node else None
 
     def _read(self, node: str, gpus: tuple[DetectedGpu, ...], named_conf: Path | None) -> None:
+        if node != self._node:
+            self._node, self._order, self._source = node, None, None
         try:
             conf = named_conf if _status(named_conf) else self._locate()
-        except OSError as error:  # a directory that senergyd may not search
-            self._order = self._source = None
-            self._failures.report(_SUBJECT, f"{error}; {_ASSUMED}")
-            return
-        source = (node, gpus, conf, _status(conf), _status(conf and conf.with_name(GRES_CONF)))
-        if source == self._source and time.monotonic() - self._read_s < _MAX_AGE_S:
-            return
-        try:
+            source = (gpus, conf, _status(conf), _status(conf and conf.with_name(GRES_CONF)))
+            if source == self._source and time.monotonic() - self._read_s < _MAX_AGE_S:
+                return
             order = read_gpu_order(conf, node, gpus)
+        except (OSError, UnreadableError) as error:  # OSError: senergyd may not search a directory
+            self._source = None  # the next job tries again
+            self._failures.report(_SUBJECT, f"{error}; {_KEPT if self._order else _ASSUMED}")
+            return
         except UnavailableError as error:
             self._order = None
             self._failures.report(_SUBJECT, f"{error}; {_ASSUMED}")
