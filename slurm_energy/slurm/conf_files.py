@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -97,15 +98,15 @@ def line_pairs(line: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def read_pairs(path: Path) -> list[list[tuple[str, str]]]:
-    """Return the pairs of each line of another configuration file of Slurm, such as gres.conf.
+def read_pairs(path: Path) -> Iterator[list[tuple[str, str]]]:
+    """Yield the pairs of each line of another configuration file of Slurm, such as gres.conf.
 
     Lines without a pair are left out.
 
     Raises:
         OSError: the file, or a file that it includes, cannot be read.
     """
-    return [pairs for line in _lines(path, strict=True) if (pairs := line_pairs(line))]
+    return (pairs for line in _lines(path, strict=True) if (pairs := line_pairs(line)))
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:
@@ -193,9 +194,9 @@ def _lines(path: Path, conf_folder: Path | None = None, *, strict: bool = False)
         strict: raise an error if an included file cannot be read, instead of skipping that file.
     """
     lines, includes_left, cluster = list[str](), _MAX_INCLUDES, ""
-    waiting = [(path.parent, line) for line in _text(path)]
+    waiting = deque((path.parent, line) for line in _text(path))
     while waiting:
-        folder, line = waiting.pop(0)
+        folder, line = waiting.popleft()
         words = line.split()
         if len(words) > 1 and words[0].lower() == "include":
             if includes_left == 0:
@@ -205,7 +206,8 @@ def _lines(path: Path, conf_folder: Path | None = None, *, strict: bool = False)
             includes_left -= 1
             name = " ".join(words[1:]).replace("%c", cluster)
             files = _included(included_path(name, folder, conf_folder or folder), strict=strict)
-            waiting = [(file.parent, text) for file in files for text in _readable(file, strict)] + waiting
+            included = [(file.parent, text) for file in files for text in _readable(file, strict)]
+            waiting.extendleft(reversed(included))
         elif line.strip():
             if match := _CLUSTER_NAME.match(line):
                 cluster = match[1].lower()
@@ -241,11 +243,12 @@ def _text(path: Path) -> list[str]:
     text = contents(path).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     lines, begun = list[str](), ""
     for raw in text.split("\n"):
-        line = _COMMENT.sub(r"\1", raw).rstrip()
-        if _CONTINUED.search(line):
+        line = (_COMMENT.sub(r"\1", raw) if "#" in raw else raw).rstrip()
+        if line.endswith("\\") and _CONTINUED.search(line):
             begun += line[:-1]
             continue
-        lines.append(re.sub(r"\\(.)", r"\1", begun + line))
+        line = begun + line
+        lines.append(re.sub(r"\\(.)", r"\1", line) if "\\" in line else line)
         begun = ""
     return [*lines, begun] if begun else lines
 

@@ -15,7 +15,7 @@ from typing import Final
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.slurm import conf_files
-from slurm_energy.slurm.hostlist import node_position
+from slurm_energy.slurm.hostlist import contains_node
 
 GpuCounts = Sequence[tuple[str | None, int]]
 """Numbers of GPUs by GRES type, in the order of the key Gres; the type is None if Gres names none."""
@@ -84,7 +84,7 @@ def read_gres_conf(path: Path, node: str) -> GresConf:
         values = dict(pairs[1:])
         if key == "name":
             shared += _records(value, values)
-        elif key == "nodename" and node_position(node, value) is not None:
+        elif key == "nodename" and contains_node(node, value):
             auto_detect["own"] = values.get("autodetect", auto_detect["own"])
             own += _records(values.get("name", ""), values)
     return GresConf((auto_detect["own"] or auto_detect["all"]).lower(), (*shared, *own))
@@ -103,11 +103,13 @@ def node_gpus(settings: Mapping[str, list[str]], node: str) -> GpuCounts | None:
     default = ""
     for line in settings.get("nodename", ()):
         nodes, *rest = line.split(None, 1)
+        is_default = nodes.lower() == "default"
+        if not is_default and not contains_node(node, nodes):
+            continue
         gres = dict(conf_files.line_pairs(rest[0] if rest else "")).get("gres", default)
-        if nodes.lower() == "default":
-            default = gres
-        elif node_position(node, nodes) is not None:
+        if not is_default:
             return _gpu_counts(gres)
+        default = gres
     return None
 
 

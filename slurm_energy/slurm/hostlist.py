@@ -84,6 +84,24 @@ def node_position(node: str, hostlist: str) -> int | None:
     return None
 
 
+def contains_node(node: str, hostlist: str) -> bool:
+    """Return whether a node is in a host list.
+
+    Only parts that begin like the name of the node are parsed: configuration files may have one list for each
+    of thousands of nodes.
+
+    Raises:
+        UsageError: such a part is not a host list, or names more than a million nodes.
+    """
+    for group in _split_groups(hostlist):
+        start, bracket, _ = group.strip().partition("[")
+        if start == node and not bracket:
+            return True
+        if bracket and node.startswith(start) and node_position(node, group) is not None:
+            return True
+    return False
+
+
 def count_at(counts: str, position: int) -> int | None:
     """Return one count from a list of counts such as `64(x2),32`: the count at the given position.
 

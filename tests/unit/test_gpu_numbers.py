@@ -26,7 +26,7 @@ from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.hardware import GpuInfo, NodeHardware
 from slurm_energy.doctor.gpu_order_check import inspect_gpu_order
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm import conf_files
+from slurm_energy.slurm import conf_files, hostlist
 from slurm_energy.slurm.gpu_order import GpuOrder, detected_gpus, read_gpu_order
 from slurm_energy.slurm.hook_environment import job_context
 
@@ -139,6 +139,27 @@ def test_defaults_and_included_files(site: Site) -> None:
     site.gres.with_name("more.conf").unlink()
     with pytest.raises(UnavailableError, match=r"more\.conf: No such file"):
         site.order()
+
+
+def test_lines_of_other_nodes_are_not_parsed_as_host_lists(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may have a line for each of thousands of nodes, and the first job does not wait long."""
+    parsed: list[str] = []
+    real = hostlist._parse
+
+    def parse(text: str, name: str) -> Any:
+        parsed.append(text)
+        return real(text, name)
+
+    monkeypatch.setattr(hostlist, "_parse", parse)
+    others = range(10, 1000)
+    site.write("Gres=gpu:4", "\n".join(f"NodeName=n{n} Name=gpu File=/dev/nvidia[0-7]" for n in others))
+    lines = "".join(f"NodeName=n{n} Gres=gpu:8\nNodeName=m[{n}-{n}] Gres=gpu:8\n" for n in others)
+    site.conf.write_text(lines + site.conf.read_text())
+    site.gres.write_text(site.gres.read_text() + "NodeName=n[1-3] Name=gpu File=/dev/nvidia[3,2,1,0]\n")
+    assert minors(site.order()) == ["3", "2", "1", "0"]
+    assert parsed == ["n[1-3]", "n[1-3]"]
 
 
 def test_links_to_device_files(site: Site, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.slurm.hostlist import count_at, expand_hostlist, fold_hostlist, node_position
+from slurm_energy.slurm.hostlist import contains_node, count_at, expand_hostlist, fold_hostlist, node_position
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_text_that_is_no_node_name_stays_in_the_folded_list() -> None:
 )
 def test_a_folded_list_has_exactly_these_nodes(names: set[str]) -> None:
     text = fold_hostlist(names)
-    assert all(node_position(name, text) is not None for name in names)
-    assert node_position("zz9", text) is None
+    assert all(node_position(name, text) is not None and contains_node(name, text) for name in names)
+    assert node_position("zz9", text) is None and not contains_node("zz9", text)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,13 @@ def test_a_folded_list_has_exactly_these_nodes(names: set[str]) -> None:
 )
 def test_position_of_a_node_in_a_list(nodes: str, index: int | None) -> None:
     assert node_position("n5", nodes) == index
+    assert contains_node("n5", nodes) == (index is not None)
+
+
+def test_parts_that_begin_otherwise_are_not_parsed() -> None:
+    assert contains_node("n5", "m[1-x], n[4-6]") and not contains_node("n5", "m[1-x],n[6-7],n,n55")
+    with pytest.raises(UsageError, match="host list"):
+        contains_node("n5", "n[1-")
 
 
 def test_malformed_list_is_refused() -> None:
