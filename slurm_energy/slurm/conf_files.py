@@ -106,7 +106,7 @@ def read_pairs(path: Path) -> Iterator[list[tuple[str, str]]]:
     Raises:
         OSError: the file, or a file that it includes, cannot be read.
     """
-    return (pairs for line in _lines(path, strict=True) if (pairs := line_pairs(line)))
+    return (pairs for line in _lines(path, path.parent, strict=True) if (pairs := line_pairs(line)))
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:

@@ -136,6 +136,11 @@ def test_defaults_and_included_files(site: Site) -> None:
         "NodeName=DEFAULT Gres=gpu:3(S:0-1)\nNodeName=DEFAULT CPUs=8\nNodeName=n1 RealMemory=1\n"
     )
     assert minors(site.order()) == ["1", "2", "3"]
+    folder = site.gres.with_name("conf.d")
+    folder.mkdir()
+    (folder / "gpus.conf").write_text("Include more.conf\n")
+    site.gres.write_text("Include conf.d/gpus.conf\n")
+    assert minors(site.order()) == ["1", "2", "3"]  # relative to slurm.conf, as in Slurm from 23.02 on
     site.gres.with_name("more.conf").unlink()
     with pytest.raises(UnavailableError, match=r"more\.conf: No such file"):
         site.order()
