@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -121,11 +122,16 @@ def _gpu_counts(gres: str) -> GpuCounts:
         if name != "gpu":
             continue
         count = parts.pop() if parts and parts[-1][:1].isdigit() else "1"
-        if not _COUNT.fullmatch(count):
+        if not _is_count(count):
             raise UsageError(f"Gres={shown(gres)}", f"'{shown(count)}' is not a number of GPUs")
         kind = next((part for part in parts if part and part.lower() != "no_consume"), None)
         counts[kind] = counts.get(kind, 0) + int(count)
     return tuple(counts.items())
+
+
+def _is_count(text: str) -> bool:
+    """Return whether a text is a plausible number of GPUs. A larger one would fill the memory."""
+    return _COUNT.fullmatch(text) is not None and int(text) <= _MAX_GPUS
 
 
 def _records(name: str, values: Mapping[str, str]) -> list[GpuRecord]:
@@ -134,9 +140,11 @@ def _records(name: str, values: Mapping[str, str]) -> list[GpuRecord]:
         return []
     text = values.get("file") or values.get("files") or values.get("multiplefiles") or ""
     is_one_gpu = bool(text) and "file" not in values and "files" not in values
-    files = tuple(_device_files(text))
+    files = tuple(islice(_device_files(text), _MAX_GPUS + 1))
+    if len(files) > _MAX_GPUS:
+        raise UsageError(f"File={shown(text)}", f"names more than {_MAX_GPUS} files")
     count = values.get("count", "1")
-    if not files and not _COUNT.fullmatch(count):
+    if not files and not _is_count(count):
         raise UsageError(f"Count={shown(count)}", "is not a number of GPUs")
     number = 1 if is_one_gpu else len(files) or int(count)
     return [GpuRecord(values.get("type"), number, files, text, is_one_gpu)]
