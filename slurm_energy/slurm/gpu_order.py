@@ -145,9 +145,13 @@ def _detection(gres: GresConf, settings: Settings) -> str:
 
 
 def _may_be_installed(plugin: str, settings: Settings) -> bool:
-    """Return whether slurmd has a plugin, or whether this is unknown."""
+    """Return whether slurmd has a plugin, or whether this is unknown.
+
+    PluginDir of slurm.conf replaces the built-in directory of slurmd.
+    """
+    named = [Path(part) for value in settings.get("plugindir", [])[-1:] for part in value.split(":") if part]
     try:
-        directories = plugin_directories(settings)
+        directories = [path for path in named if path.is_dir()] or plugin_directories(settings)
         return not directories or any((directory / plugin).exists() for directory in directories)
     except OSError:  # senergyd may not search the directory: its unit has no CAP_DAC_OVERRIDE
         return True

@@ -61,7 +61,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setenv("PATH", str(tmp_path))  # the plugins of this host's Slurm do not count
+    monkeypatch.setenv("PATH", str(tmp_path))
     return Site(tmp_path)
 
 
@@ -110,6 +110,22 @@ def test_the_configuration_decides_the_order(
         return
     order = site.order()
     assert (order.source, "".join(minors(order))) == (source, expected)
+
+
+def test_plugins_of_another_installation_do_not_count(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    for folder in ("bin", "lib/slurm"):
+        (other / folder).mkdir(parents=True)
+    scontrol = other / "bin" / "scontrol"
+    scontrol.touch(mode=0o755)
+    (other / "lib/slurm/gpu_nvml.so").touch()
+    monkeypatch.setenv("PATH", str(scontrol.parent))
+    site.write("Gres=gpu:4", "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0-3]")
+    assert site.order().source == "gres.conf"
+    site.conf.write_text("NodeName=n1 Gres=gpu:4\n")  # without PluginDir
+    assert site.order().source == "AutoDetect=nvml"
 
 
 def test_the_types_have_the_order_of_slurm_conf(site: Site) -> None:
