@@ -118,8 +118,9 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    return Node(tmp_path_factory.mktemp("order"))
+def node():
+    with tempfile.TemporaryDirectory(prefix="order-") as directory:  # pytest would keep the device files
+        yield Node(Path(directory))
 
 
 @pytest.mark.parametrize(
