@@ -27,7 +27,7 @@ find_suite "$release"
 [ "$(id -u)" = 0 ] || { echo "spank-release: needs root: daemons, namespaces" >&2; exit 2; }
 
 packages="slurmctld slurmd slurm-client munge libmunge2 libslurm-dev gcc libc6-dev make python3-pytest"
-packages="$packages python3-numpy python3-clustershell"
+packages="$packages python3-numpy python3-clustershell python3-pip ca-certificates"
 work=$(mktemp -d /var/tmp/spank-release.XXXXXX)
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
@@ -67,6 +67,10 @@ install_root() {
         export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
         exec chroot "$root" apt-get install -q -y --no-install-recommends "$@"
     ' sh "$root" $packages >"$work/log" 2>&1 || fail "apt-get install in the root failed:" "$work/log" 4
+    cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
+    # From PyPI, because Ubuntu 24.04 has an older SQLAlchemy than the controller needs.
+    inside "python3 -m pip install -q --break-system-packages --root-user-action=ignore 'SQLAlchemy>=2.0.21'" \
+        >"$work/log" 2>&1 || fail "pip install in the root failed:" "$work/log" 4
 }
 
 case $(release_of /) in
