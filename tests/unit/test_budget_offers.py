@@ -125,8 +125,9 @@ def test_the_budgets_of_equal_jobs_are_determined_once() -> None:
     ("account", "flags", "idle_watts", "licenses"),
     [
         ("chem", {}, 0.0, 760),
-        ("chem", {}, 150.0, 617),
-        ("chem", {}, 250.0, 1500),  # 550 W are left for a job that needs 600 W
+        ("chem", {}, 150.0, 712),
+        ("chem", {}, 250.0, 617),
+        ("chem", {}, 350.0, 1500),  # 550 W are left for a job that needs 600 W
         ("chem", {"ENERGY_SLOWDOWN": "5%"}, 0.0, 1500),
         ("physics", {}, 150.0, 1500),
     ],
@@ -152,6 +153,22 @@ def test_a_job_larger_than_the_budget_of_its_account_requests_what_this_budget_c
     no_limit = {"watts": None, "watts_chem": None}
     result = feasible_licenses(queue, wanted, least, no_limit, names_of, {}, powers)
     assert result.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(("cpus", "licenses"), [(4, 1330), (8, 1200), (9, 3000)])
+def test_the_idle_power_of_running_jobs_becomes_free_for_a_job_larger_than_the_budget(
+    cpus: int, licenses: int
+) -> None:
+    """Running jobs use the whole budget: 1400 W with licenses, and 600 W for their idle devices."""
+    scope = BudgetScope(ScopeKind.ACCOUNT, frozenset({"chem"}))
+    chem = replace(headroom(retained_watts=()), scope=scope, limit_watts=2000.0, headroom_watts=0.0)
+    queue = queue_columns(0.0, [1, 2], state=[PENDING, RUNNING], cpus=[cpus, 6])
+    powers = {ANY_PARTITION: PartitionPower(0.0, 0.0, 1, idle_cpu_watts=100.0)}
+    wanted, least = np.array([3000, 1400]), np.array([1200.0, 0.0])
+    result = feasible_licenses(
+        queue, wanted, least, {"watts_chem": chem}, lambda row: ["watts_chem"], {2: 1400}, powers
+    )
+    assert result.tolist() == [licenses, 1400]
 
 
 def test_licenses_follow_the_tightest_budget_of_the_cluster() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def feasible_licenses(
 
     A pending job may need more power than one of its budgets can ever free. The number of licenses of such a
     job is reduced (see the function `feasible_watts`), so that the job can start. A budget that counts only
-    jobs also counts the idle power of the job's devices, for which the job has no licenses.
+    jobs also counts the idle power of the devices of its jobs, for which the jobs have no licenses.
 
     Args:
         queue: the jobs.
@@ -38,18 +39,26 @@ def feasible_licenses(
         held: number of licenses of each running job, by job id.
         powers: power of each partition, including the key `ANY_PARTITION`.
     """
-    held_watts = dict.fromkeys(budgets, 0.0)
-    for row in np.flatnonzero(queue.state != PENDING).tolist():
-        for name in names_of(row):
-            held_watts[name] += held.get(int(queue.job_id[row]), 0)
-    max_watts = {name: _max_watts(budget, held_watts[name]) for name, budget in budgets.items()}
+    held_watts, running_idle_watts = dict.fromkeys(budgets, 0.0), dict.fromkeys(budgets, 0.0)
     of_jobs = {name for name, one in budgets.items() if one is not None and not one.scope.covers_nodes}
-    lowest = min(max_watts.values(), default=math.inf)
+    for row in np.flatnonzero(queue.state != PENDING).tolist():
+        names = names_of(row)
+        for name in names:
+            held_watts[name] += held.get(int(queue.job_id[row]), 0)
+        for name in of_jobs.intersection(names):
+            running_idle_watts[name] += _idle_watts(queue, row, powers)
+    freeable = {
+        name: _freeable_power(budget, held_watts[name], running_idle_watts[name])
+        for name, budget in budgets.items()
+    }
+    lowest = min((power.max_watts(0.0) for power in freeable.values()), default=math.inf)
     result = wanted.copy()
     for row in np.flatnonzero((queue.state == PENDING) & (wanted > lowest)).tolist():
         slowdown = "ENERGY_SLOWDOWN" in queue.flags[row]
         idle_watts = _idle_watts(queue, row, powers)
-        available = min(max_watts[name] - (idle_watts if name in of_jobs else 0.0) for name in names_of(row))
+        available = min(
+            freeable[name].max_watts(idle_watts if name in of_jobs else 0.0) for name in names_of(row)
+        )
         result[row] = feasible_watts(int(wanted[row]), available, slowdown, float(least_watts[row]))
     return result
 
@@ -61,15 +70,42 @@ def _idle_watts(queue: QueueColumns, row: int, powers: Mapping[str, PartitionPow
     return max(powers.get(name, powers[ANY_PARTITION]).idle_watts(cpus, gpus) for name in names)
 
 
-def _max_watts(budget: BudgetHeadroom | None, held_watts: float) -> float:
-    """Return the power that a budget can free for one job in the next 24 hours.
+class _FreeablePower(NamedTuple):
+    """Power that a budget can free for one job in the next 24 hours.
+
+    Attributes:
+        planned_watts: headroom plus the licenses of the running jobs. senergyctld plans the starts of jobs
+            with these numbers, so that it would never start a job that needs more.
+        running_idle_watts: idle power that the budget counts because of the running jobs.
+        limit_watts: power above idle while no job runs.
+    """
+
+    planned_watts: float = math.inf
+    running_idle_watts: float = 0.0
+    limit_watts: float = math.inf
+
+    def max_watts(self, idle_watts: float) -> float:
+        """Return the power above idle that one job can get.
+
+        Args:
+            idle_watts: idle power that the budget will count because of the job.
+        """
+        freed_watts = self.planned_watts + self.running_idle_watts - idle_watts
+        return min(self.planned_watts, freed_watts, self.limit_watts - idle_watts)
+
+
+def _freeable_power(
+    budget: BudgetHeadroom | None, held_watts: float, running_idle_watts: float
+) -> _FreeablePower:
+    """Return the power that a budget can free for one job.
 
     Args:
         budget: the budget; None means that there is no limit.
         held_watts: licenses of the running jobs under the budget.
+        running_idle_watts: idle power that the budget counts because of the running jobs.
     """
     if budget is None or not math.isfinite(budget.headroom_watts):
-        return math.inf
+        return _FreeablePower()
     rise = max([0.0, *(watts - budget.limit_watts for _, watts in budget.steps)])
-    most = max(0.0, budget.headroom_watts) + held_watts
-    return min(most, budget.limit_watts - budget.idle_watts) + rise
+    planned_watts = max(0.0, budget.headroom_watts) + held_watts + rise
+    return _FreeablePower(planned_watts, running_idle_watts, budget.limit_watts - budget.idle_watts + rise)
