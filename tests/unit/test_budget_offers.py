@@ -257,6 +257,20 @@ def test_jobs_that_can_be_lowered_start_before_the_begin_of_a_limit(
     assert 3000 - 1200 - withheld == free
 
 
+def test_a_coming_limit_of_an_account_counts_the_idle_power_of_running_jobs() -> None:
+    """Without a limit now, running jobs hold 600 licenses, and draw 1500 W at their lowest limits."""
+    budget = replace(
+        headroom(limit_watts=math.inf, headroom_watts=math.inf, lowest_limit_watts=1500.0),
+        scope=BudgetScope(ScopeKind.ACCOUNT, frozenset({"chem"})),
+        steps=[(9.0, 2000.0), (19.0, math.inf)],
+    )
+    steps = budget.reachable_steps(np.array([100.0]), np.array([100.0]), 600.0)
+    assert steps[1] == (19.0, math.inf)
+    plan = withheld_power(3000, 600, math.inf, math.inf, steps, 0.0, idle_watts=budget.idle_watts)
+    (withheld,) = [one.watts for one in plan if one.start_unix_s == 9]
+    assert 3000 - 600 - withheld == 500
+
+
 def device(name: str, limit_watts: float, watts: float, *, seconds: int) -> BudgetDevice:
     report = DeviceReport(name, name, 100.0, 400.0, limit_watts, watts, (7,), limit_watts)
     made = BudgetDevice(BudgetNode("n1", 0), report, 0)

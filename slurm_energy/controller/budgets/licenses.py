@@ -155,7 +155,8 @@ class BudgetHeadroom:
             elif math.isinf(self.limit_watts) and math.isfinite(self.lowest_limit_watts):
                 room = max(0.0, watts - self.lowest_limit_watts)
                 raised = self.idle_watts + held_watts + room / max(ratio, _NEW_JOB_RATIO)
-                watts = max(watts, raised)
+                # A budget of jobs counts the idle power of running jobs, which `idle_watts` does not contain.
+                watts = max(watts, raised) if self.scope.covers_nodes else raised
             steps.append((unix_s, watts))
         return steps
 
