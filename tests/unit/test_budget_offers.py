@@ -106,6 +106,15 @@ def test_all_budgets_of_the_cluster_are_kept_together() -> None:
     assert cluster_headroom([rack]) is None
 
 
+def test_the_constant_power_of_a_budget_of_the_cluster_counts_before_its_limit_begins() -> None:
+    site = headroom(retained_watts=(), idle_watts=100.0)
+    free = replace(site, name="free", limit_watts=math.inf, headroom_watts=math.inf, idle_watts=130.0)
+    cooled = replace(free, steps=[(40.0, 800.0)])
+    for budgets in ([site, cooled], [replace(free, idle_watts=100.0), cooled]):
+        both = cluster_headroom(budgets)
+        assert both is not None and both.steps == [(40.0, 770.0)]
+
+
 def test_the_budgets_of_equal_jobs_are_determined_once() -> None:
     asked: list[tuple[str, ...]] = []
 

@@ -40,7 +40,10 @@ def _limit_at(budget: BudgetHeadroom, unix_s: float) -> float:
 def _surplus_watts(budget: BudgetHeadroom, tightest: BudgetHeadroom) -> float:
     """Return by how much more power the tightest budget counts than a budget of the same nodes.
 
-    The difference follows from `constant_watts` and from the margins. It is 0 if a budget has no limit now.
+    The difference follows from `constant_watts` and from the margins. If a budget has no limit now, the
+    difference of the margins is not known and left out.
     """
     counted = [one.limit_watts - one.headroom_watts for one in (tightest, budget)]
-    return counted[0] - counted[1] if all(math.isfinite(watts) for watts in counted) else 0.0
+    if all(math.isfinite(watts) for watts in counted):
+        return counted[0] - counted[1]
+    return tightest.idle_watts - budget.idle_watts
