@@ -238,6 +238,21 @@ def test_accounts_count_with_those_below_them() -> None:
     assert scope.names == {"chem", "org", "lab"}
 
 
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [
+        ('account = "Chem"', {"chem", "org"}),
+        ('qos = "High"', {"high"}),
+        ('user = "Alice"', {"Alice"}),
+        ('partition = "GPU"', {"GPU"}),
+    ],
+)
+def test_a_budget_ignores_the_case_of_its_account_or_qos(scope: str, names: set[str]) -> None:
+    one = limits(f'[[budgets]]\nname = "a"\n{scope}\nwatts = 900\n')
+    one.set_parents({"chem": "root", "org": "chem"})
+    assert one.in_force(NOON, 4.0)[0].scope.names == names
+
+
 def test_reserves_are_given_by_node_list() -> None:
     config = configuration.parse('[budget]\nnode_reserve_watts = {"n[1-2]" = 150.0}\n')
     assert budget_limits.node_reserves(config) == {"n1": 150.0, "n2": 150.0}

@@ -252,9 +252,9 @@ class BudgetLimits:
             return BudgetScope(kind)
         if kind is ScopeKind.NODES:
             return BudgetScope(kind, frozenset(expand_hostlist(value)))
-        if kind is ScopeKind.ACCOUNT:
-            return BudgetScope(kind, accounts_below(value, self._parents))
-        return BudgetScope(kind, frozenset({value}))
+        if kind is ScopeKind.ACCOUNT:  # Slurm converts the names of accounts and QOS to lower case
+            return BudgetScope(kind, accounts_below(value.lower(), self._parents))
+        return BudgetScope(kind, frozenset({value.lower() if kind is ScopeKind.QOS else value}))
 
     def _configured(self, table: BudgetTable) -> _Limit:
         text = _calendar_text(table) if table.calendar is not None else None
