@@ -270,6 +270,35 @@ def test_a_budget_of_jobs_has_no_idle_power() -> None:
     assert of_jobs.floor_watts > 260.0 + RESERVE_WATTS
 
 
+@pytest.mark.parametrize("limit", [4800.0, 5000.0, 9000.0])
+def test_new_jobs_may_use_the_power_of_idle_devices_that_need_no_limit(limit: float) -> None:
+    """All devices may have their maximum limit under 5000 W and more. Idle devices then count with it."""
+    world = cluster(limit)
+    world.step(20)
+    (status,) = world.cycle.budgets
+    has_limits = bool(world.nodes[0].ceiling and world.nodes[0].ceiling["gpu0"] < 400.0)
+    assert has_limits == (limit < 5000.0)
+    above_idle = 4 * (200.0 + 2 * 400.0 - 1.05 * IDLE_WATTS)
+    assert min(status.headroom_watts, status.free_watts) >= above_idle
+    assert status.headroom_watts - status.unlimited_idle_watts <= limit - status.committed_watts
+    for number, node in enumerate(world.nodes, 1):
+        node.run(number, dict.fromkeys(node.devices, 400.0))
+    world.announce()
+    assert max(world.step(10)) <= limit
+
+
+def test_idle_devices_without_a_limit_leave_the_lowest_limit_low() -> None:
+    lowest = []
+    for count in (1, 4):
+        world = cluster(math.inf, count)
+        world.nodes[0].run(1, FULL)
+        world.announce()
+        world.step(5)
+        (status,) = world.cycle.budgets
+        lowest.append(status.lowest_limit_watts)
+    assert lowest[1] - lowest[0] < 3 * 500.0  # an idle node may draw more than 1000 W
+
+
 def test_the_lowest_limit_that_jobs_can_keep_is_known_without_a_limit() -> None:
     lowest = []
     for limit in (1e5, math.inf):

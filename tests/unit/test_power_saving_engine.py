@@ -82,6 +82,7 @@ def headrooms_of(**watts: float) -> list[BootHeadroom]:
     """Return the power that boots may add under the budgets of a site.
 
     `watts` contains the power that is left under a budget, by its name. The other budgets have 900 kW left.
+    Idle nodes without a limit may draw another 50 W at any time, which boots may not use.
     """
     config = parse(
         '[budget]\nmode = "enforce"\n'
@@ -90,8 +91,10 @@ def headrooms_of(**watts: float) -> list[BootHeadroom]:
         '[[budgets]]\nname = "debug"\npartition = "debug"\nwatts = 9e5\n'
         '[[budgets]]\nname = "alice"\nuser = "alice"\nwatts = 9e5\n'
     )
+    left = {one.name: watts.get(one.name, 9e5) for one in config.budgets}
     states = [
-        SimpleNamespace(name=one.name, headroom_watts=watts.get(one.name, 9e5)) for one in config.budgets
+        SimpleNamespace(name=name, headroom_watts=more + 50.0, unlimited_idle_watts=50.0)
+        for name, more in left.items()
     ]
     return boot_headrooms(SimpleNamespace(config=config, states=states))  # type: ignore[arg-type]
 

@@ -174,6 +174,8 @@ class BudgetStatus:
         headroom_watts: power above idle that new jobs may add now. For this, running jobs may be lowered as
             far as their floors and slowdown limits allow. The power already promised to jobs is included. A
             negative value means that the budget is above its limit.
+        unlimited_idle_watts: part of `headroom_watts` that idle devices without a limit may draw. It is
+            free for jobs, but not for booting nodes, because a job may start on the devices at any time.
         retained_watts: part of `headroom_watts` that is reserved for running jobs, because a watt yields
             more work in a running job than in a new job. The work per watt of a new job is its price. There
             is one value for each price in `work_price.PRICES`.
@@ -196,6 +198,7 @@ class BudgetStatus:
     fixed_watts: float
     capped_watts: float = 0.0
     headroom_watts: float = math.inf
+    unlimited_idle_watts: float = 0.0
     retained_watts: tuple[float, ...] = ()
     reachable_headroom_watts: float = math.inf
     lowest_limit_watts: float = math.inf

@@ -42,13 +42,15 @@ def cycle_report(inputs: CycleInputs, outcome: CycleOutcome, poll_s: float) -> B
 def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, ...]:
     table, groups = outcome.table, outcome.groups
     committed = outcome.committed_watts
-    headroom, floor = _headroom_at_prices(outcome), outcome.counted_watts.copy()
+    unlimited_idle = _unlimited_idle_watts(outcome)
+    headroom, floor = _headroom_at_prices(outcome) + unlimited_idle[:, None], outcome.counted_watts.copy()
     floor[outcome.grouped] = groups.columns.floor_watts[groups.of_device]
     retained = np.zeros_like(headroom)
     is_limited = np.isfinite(headroom[:, -1])
     retained[is_limited] = headroom[is_limited, -1:] - headroom[is_limited]
-    lowest = _lowest_power_watts(outcome)
-    reachable, free = (outcome.usable_watts + outcome.promised_watts - power for power in (lowest, committed))
+    lowest = _lowest_power_watts(outcome) - unlimited_idle
+    usable = outcome.usable_watts + outcome.promised_watts
+    reachable, free = usable - lowest, usable - (committed - unlimited_idle)
     capped = np.zeros(len(table.devices))
     capped[outcome.grouped] = np.maximum(
         0.0, table.draw_watts[outcome.grouped] - outcome.counted_watts[outcome.grouped]
@@ -70,6 +72,7 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 fixed_watts=float(outcome.fixed_watts[row]),
                 capped_watts=float(capped[row]),
                 headroom_watts=float(headroom[row, -1]),
+                unlimited_idle_watts=float(unlimited_idle[row]),
                 reachable_headroom_watts=float(reachable[row]),
                 lowest_limit_watts=float(lowest[row]) / (1.0 - inputs.settings.margin_percent / 100.0),
                 free_watts=float(free[row]),
@@ -101,6 +104,19 @@ def _headroom_at_prices(outcome: CycleOutcome) -> Floats:
     free_watts = outcome.usable_watts + outcome.promised_watts
     budgets = BudgetColumns(free_watts, fixed_watts, outcome.members)
     return headroom_at_prices(outcome.groups.columns, budgets)
+
+
+def _unlimited_idle_watts(outcome: CycleOutcome) -> Floats:
+    """Return the power above idle with which idle devices count although they need no limit, shape (b,).
+
+    If all devices under a budget may have their maximum limit, idle devices have it too, and count with it.
+    This power is free for jobs that start on these devices. Under any other budget the result is 0, because
+    the power of idle devices with such a limit is free only after their limit has been lowered.
+    """
+    table = outcome.table
+    above_idle = np.maximum(0.0, outcome.counted_watts - table.idle_watts)
+    of_idle = table.sums.total(np.where(table.is_free & ~table.busy, above_idle, 0.0))
+    return np.where(outcome.needs_no_limit, of_idle, 0.0)
 
 
 def _feeds_gpus(outcome: CycleOutcome) -> Bools:

@@ -255,7 +255,7 @@ def boot_headrooms(budget: BudgetLoop) -> list[BootHeadroom]:
     """
     if budget.config.budget.mode != "enforce":
         return []
-    watts = {state.name: state.headroom_watts for state in budget.states}
+    watts = {state.name: state.headroom_watts - state.unlimited_idle_watts for state in budget.states}
     headrooms = []
     for table in budget.config.budgets:
         key, value = table.scope
