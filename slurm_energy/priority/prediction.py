@@ -197,12 +197,23 @@ class QueuePredictor:
             guarded.misprediction,
         )
 
-    def power_caps(self, queue: QueueColumns) -> tuple[Floats, Floats]:
-        """Return the power caps of each job per node and per GPU in watts; infinity means no cap."""
-        requests = self._requests_of_all(queue)
-        caps = [(one.cap_watts or math.inf, one.gpu_cap_watts or math.inf) for one in requests]
-        node_caps, gpu_caps = np.array(caps, np.float64).reshape(-1, 2).T
-        return node_caps, gpu_caps
+    def requested_limits(self, queue: QueueColumns) -> tuple[Floats, Floats, Floats]:
+        """Return the limits that each job requests, shape (n,) each.
+
+        The limits are the power cap per node and the power cap per GPU in watts (infinity means no cap), and
+        the accepted slowdown as a fraction (NaN means no limit).
+        """
+        partitions = [partition.partition(",")[0] for partition in queue.partition]
+        limits = [
+            (
+                one.cap_watts or math.inf,
+                one.gpu_cap_watts or math.inf,
+                math.nan if one.slowdown_limit is None else one.slowdown_limit,
+            )
+            for one in self._requests_of(queue.flags, queue.user, partitions)
+        ]
+        node_caps, gpu_caps, slowdown_limits = np.array(limits, np.float64).reshape(-1, 3).T
+        return node_caps, gpu_caps, slowdown_limits
 
     def predict_power_quantile(
         self, queue: QueueColumns, quantiles: PowerQuantiles, node_caps: Floats, gpu_caps: Floats
@@ -215,7 +226,7 @@ class QueuePredictor:
         Args:
             queue: the jobs.
             quantiles: function that predicts a quantile of the watts of jobs from measured runs.
-            node_caps: cap of each job per node as `power_caps` returns it, or a higher one, shape (n,).
+            node_caps: cap of each job per node from `requested_limits`, or a higher one, shape (n,).
             gpu_caps: the same per GPU.
         """
         if not queue.count:
@@ -226,11 +237,6 @@ class QueuePredictor:
         watts, level = quantiles(_similarity_columns(requests))
         is_valid = (level >= 0) & (level <= USER_LEVEL) & (watts > 0) & (watts <= _MAX_FIGURE)
         return np.where(is_valid, np.minimum(watts, node_caps * np.maximum(queue.nodes, 1)), np.nan)
-
-    def slowdown_limits(self, queue: QueueColumns) -> Floats:
-        """Return the accepted slowdown of each job as a fraction; NaN means no limit. Shape (n,)."""
-        limits = [one.slowdown_limit for one in self._requests_of_all(queue)]
-        return np.array([np.nan if limit is None else limit for limit in limits], np.float64)
 
     def _from_history(
         self, requests: dict[str, list[Any]], count: int
@@ -301,10 +307,6 @@ class QueuePredictor:
             "memory_mib": queue.memory_mib[at].tolist(),
             "model": [request.model for request in requests],
         }
-
-    def _requests_of_all(self, queue: QueueColumns) -> list[PolicyRequest]:
-        partitions = [partition.partition(",")[0] for partition in queue.partition]
-        return self._requests_of(queue.flags, queue.user, partitions)
 
     def _requests_of(
         self, flags: Iterable[Mapping[str, str]], users: Iterable[str], partitions: Iterable[str]

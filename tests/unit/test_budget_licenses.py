@@ -35,7 +35,9 @@ from slurm_energy.budget.power_table import (
 from slurm_energy.controller.budgets.partition_hardware import PartitionHardware
 from slurm_energy.errors import UnavailableError
 from slurm_energy.oracle.history.similarity import USER_LEVEL
+from slurm_energy.policies.flags import PolicyRequest, validate_flags
 from slurm_energy.policies.policy_file import with_budget_lines
+from slurm_energy.priority import prediction
 from slurm_energy.priority.prediction import QueuePredictor
 from slurm_energy.protocol.policy_file_requests import MAX_BYTES
 from slurm_energy.slurm.licenses import (
@@ -539,7 +541,7 @@ def test_caps_count_as_far_as_the_devices_keep_them(
     name, value = flag.split("=")
     queue = _queue("", cpus=[cpus], gpus=[gpus], flags=[{name: value}], partition=[partition])
     predictor = QueuePredictor(configuration.parse('[cluster]\nname = "c1"'))
-    caps = kept_caps(queue, POWERS, *predictor.power_caps(queue))
+    caps = kept_caps(queue, POWERS, *predictor.requested_limits(queue)[:2])
     asked: list[object] = []
 
     def quantiles(columns: Mapping[str, Sequence[object]]) -> tuple[Floats, Ints]:
@@ -549,6 +551,24 @@ def test_caps_count_as_far_as_the_devices_keep_them(
     quantile = predictor.predict_power_quantile(queue, quantiles, *caps)
     assert requested_watts(queue, POWERS, quantile, *caps).tolist() == [watts]
     assert [math.inf if cap is None else cap for cap in asked] == [float(cap[0]) for cap in caps]
+
+
+def test_the_flags_of_a_job_are_checked_once_for_all_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[object] = []
+
+    def check(flags: Mapping[str, str], *others: object) -> PolicyRequest:
+        checked.append(flags)
+        return validate_flags(flags, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prediction, "validate_flags", check)
+    flags = [{}, {"ENERGY_CAP": "300", "ENERGY_GPU_CAP": "200"}, {"ENERGY_SLOWDOWN": "5%"}]
+    predictor = QueuePredictor(configuration.parse('[cluster]\nname = "c1"'))
+    node_caps, gpu_caps, slowdown_limits = predictor.requested_limits(_queue("", "", "", flags=flags))
+    assert node_caps.tolist() == [math.inf, 300.0, math.inf]
+    assert gpu_caps.tolist() == [math.inf, 200.0, math.inf]
+    assert np.array_equal(slowdown_limits, [math.nan, math.nan, 0.05], equal_nan=True)
+    assert checked == flags
+    assert [len(one) for one in predictor.requested_limits(_queue())] == [0, 0, 0]
 
 
 def test_the_table_changes_neither_by_fractions_of_a_watt_nor_with_nodes_that_are_powered_down() -> None:

@@ -245,11 +245,11 @@ class BudgetAdmission:
         this power is predicted from measured runs. The third value is the minimum power: the job does not
         start if less power is available.
         """
-        caps = kept_caps(queue, powers, *self._predictor.power_caps(queue))
+        node_caps, gpu_caps, limits = self._predictor.requested_limits(queue)
+        caps = kept_caps(queue, powers, node_caps, gpu_caps)
         watts = self._predictor.predict_power_quantile(queue, self._quantiles(), *caps)
         full = requested_watts(queue, powers, watts, *caps)
         predicted = (~np.isnan(watts)).tolist()
-        limits = self._predictor.slowdown_limits(queue)
         power = pending_power(queue, full, predicted, powers, limits, floor_percent, self._curves)
         self.programs = power.programs
         floors = np.where(predicted, power.floor_watts, 0.0)
