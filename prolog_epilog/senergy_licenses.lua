@@ -325,25 +325,25 @@ local function is_exclusive(job)
     return number(job, "shared") == 0 or number(job, "core_spec") or number(job, "thread_spec")
 end
 
--- Returns the power in watts of a node with a cap at most. `gpus` is the number of the job's GPUs on the node. Devices
--- cannot be limited below their lowest limits. Devices without a power limit draw up to their full power in addition.
+-- Returns the maximum power in watts of a node with a cap. `gpus` is the number of the job's GPUs on the node. Devices
+-- cannot be limited below their minimum limits. Devices without a power limit draw up to their full power in addition.
 local function kept_cap(cap, power, gpus)
-    local least, unlimited = power.least or 0, power.least and 0 or power.node or math.huge
-    if gpus > 0 and power.gpuleast then
-        least = least + gpus * power.gpuleast
+    local min_cap, unlimited = power.nodemin or 0, power.nodemin and 0 or power.node or math.huge
+    if gpus > 0 and power.gpumin then
+        min_cap = min_cap + gpus * power.gpumin
     elseif gpus > 0 then
         unlimited = unlimited + gpus * (power.gpu or math.huge)
     end
-    return math.max(cap, least) + unlimited
+    return math.max(cap, min_cap) + unlimited
 end
 
 local function may_be_spread(job)
     return job.may_be_spread or math.floor((tonumber(job.bitflags) or 0) / SPREAD_JOB) % 2 == 1
 end
 
--- Returns the number of nodes at most of a job without a maximum of nodes, on each of which it may draw its cap. Slurm
--- may place such a job on one node per task, per GPU, or per CPU if the CPUs do not belong to tasks. A job of whole
--- nodes gets no more nodes than it needs, except with --spread-job.
+-- Returns the maximum number of nodes that Slurm may give to a job that states no maximum itself. The job may draw its
+-- cap on each of them. Slurm may place it on one node per task, per GPU, or per CPU if the CPUs do not belong to tasks.
+-- A job of whole nodes gets no more nodes than it needs, except with --spread-job.
 local function max_nodes(job, power, nodes, tasks, gpus)
     if (power.exclusive or is_exclusive(job)) and not may_be_spread(job) then
         return math.max(nodes, math.ceil(gpu_count(gpus) / math.max(power.gpus or 1, 1)))
@@ -369,9 +369,9 @@ local function partition_watts(job, power, caps, nodes)
         watts = job.may_be_exclusive and math.max(watts, whole) or whole
         gpus[#gpus + 1] = { count = 0, all = nodes * (power.gpus or 0) }
     end
-    -- GPUs without a power limit keep no cap, and no GPU can be limited below its lowest limit.
+    -- GPUs without a power limit keep no cap, and no GPU can be limited below its minimum limit.
     local gpu_cap, gpu_watts, all_watts = caps.ENERGY_GPU_CAP or math.huge, 0, 0
-    gpu_cap = math.max(gpu_cap, power.gpuleast or math.huge)
+    gpu_cap = math.max(gpu_cap, power.gpumin or math.huge)
     for _, one in ipairs(gpus) do
         local each = math.min(one.kind and power.gpu_kinds[one.kind] or power.gpu or 0, gpu_cap)
         gpu_watts, all_watts = gpu_watts + one.count * each, math.max(all_watts, (one.all or 0) * each)

@@ -143,16 +143,16 @@ class PartitionPower:
             gpu_cap: requested cap per GPU in watts.
             gpus: number of GPUs of the job on all nodes; infinity means all GPUs of its nodes.
         """
-        least = unlimited = 0.0
+        min_node_cap = unlimited = 0.0
         on_node = self.gpus if self.is_exclusive else min(gpus, self.gpus)
         parts = (1, self.node_min_watts, self.node_watts), (on_node, self.gpu_min_watts, self.gpu_watts)
         for count, min_watts, max_watts in parts:
             if min_watts is None:
                 unlimited += count * max_watts
             else:
-                least += count * min_watts
-        least_gpu = math.inf if self.gpu_min_watts is None else self.gpu_min_watts
-        return max(node_cap, least) + unlimited, max(gpu_cap, least_gpu)
+                min_node_cap += count * min_watts
+        min_gpu_cap = math.inf if self.gpu_min_watts is None else self.gpu_min_watts
+        return max(node_cap, min_node_cap) + unlimited, max(gpu_cap, min_gpu_cap)
 
     def node_count(self, nodes: int, cpus: int) -> int:
         """Return the minimum number of nodes that a job needs."""
@@ -264,8 +264,8 @@ def table_lines(powers: Mapping[str, PartitionPower]) -> list[str]:
             f"gpu={power.gpu_watts:.3f}",
             f"gpus={power.gpus}",
         ]
-        words += [f"least={power.node_min_watts:.3f}"] if power.node_min_watts is not None else []
-        words += [f"gpuleast={power.gpu_min_watts:.3f}"] if power.gpu_min_watts is not None else []
+        words += [f"nodemin={power.node_min_watts:.3f}"] if power.node_min_watts is not None else []
+        words += [f"gpumin={power.gpu_min_watts:.3f}"] if power.gpu_min_watts is not None else []
         words += ["exclusive"] * power.is_exclusive + ["default"] * power.is_default
         lines.append(" ".join(words))
         lines += [

@@ -576,7 +576,9 @@ def test_the_table_changes_neither_by_fractions_of_a_watt_nor_with_nodes_that_ar
     hardware = PartitionHardware(lambda argv: node if argv[-1] == "node" else "PartitionName=p Default=YES")
     watts = NodePowerRange(316.2, 0.0, 64.0, package_min_watts=77.3)
     lines = table_lines(hardware.powers({"n1": watts}))
-    assert "license-power p cpu=10.000 node=320.000 cpus=64 gpu=700.000 gpus=0 least=80.000 default" in lines
+    assert (
+        "license-power p cpu=10.000 node=320.000 cpus=64 gpu=700.000 gpus=0 nodemin=80.000 default" in lines
+    )
     assert table_lines(hardware.powers({"n1": dataclasses.replace(watts, package_min_watts=78.9)})) == lines
     assert table_lines(hardware.powers({})) == lines
 
