@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -103,7 +104,7 @@ def test_a_snapshot_needs_no_setting_of_the_server(database_servers):
     """Reports and backups read one moment also if MariaDB is configured for READ COMMITTED."""
     server, location = database_servers.get("mariadb"), database_servers.empty_store("mariadb")
     row = {"cluster": "c", "node": "n", "last_end": 1.0, "last_received": 1.0}
-    server.execute("SET GLOBAL tx_isolation = 'READ-COMMITTED'")
+    server.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
     try:
         with engine.connect(location, read_only=True) as reader, engine.connect(location) as writer:
             with engine.transaction(reader, snapshot=True):
@@ -113,7 +114,7 @@ def test_a_snapshot_needs_no_setting_of_the_server(database_servers):
             with pytest.raises(sqlalchemy.exc.SQLAlchemyError, match="READ ONLY"):
                 reader.execute(tables.nodes.delete())
     finally:
-        server.execute("SET GLOBAL tx_isolation = 'REPEATABLE-READ'")
+        server.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
 def test_a_long_migration_keeps_the_lock(database_servers, monkeypatch):
@@ -139,9 +140,11 @@ def test_a_lock_that_a_migration_has_lost_is_taken_again(server, location, monke
 
     def interrupted(where):
         prepare(where)
+        (keeper,) = [one for one in threading.enumerate() if one.name == "database-lock"]
         server.kill()
         server.start()
-        time.sleep(0.5)
+        keeper.join(60)  # it ends when it notices that the session is lost
+        assert not keeper.is_alive()
 
     def check(connection):
         with engine.connect(location) as other, pytest.raises(AlreadyRunningError):
