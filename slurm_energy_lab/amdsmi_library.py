@@ -29,12 +29,11 @@ _BODY = re.compile(r"^EXPORT int (\w+)\(", re.MULTILINE)
 _FIELDS = {
     "amdsmi_power_cap_info_t": ("power_cap", "default_power_cap", "min_power_cap", "max_power_cap"),
     "amdsmi_asic_info_t": ("market_name",),
-    "amdsmi_enumeration_info_t": ("drm_render",),
     "amdsmi_gpu_metrics_t": ("accumulation_counter", "ppt_residency_acc", "socket_thm_residency_acc"),
 }
 _MAGIC = 0x31534D41
 _HEADER = struct.Struct("<II")
-_GPU = struct.Struct("<QfI4Q3Q64s")
+_GPU = struct.Struct("<Qf4x4Q3Q64s")
 _TIMEOUT_S = 60
 
 
@@ -47,7 +46,6 @@ class AmdGpuState:
 
     accumulator: int = 0
     resolution_uj: float = 15.3
-    drm_render: int = 128
     cap_uw: int = 550_000_000
     default_cap_uw: int = 550_000_000
     min_cap_uw: int = 100_000_000

@@ -34,7 +34,6 @@ struct header {
 struct gpu {
     uint64_t accumulator;
     float resolution_uj;
-    uint32_t drm_render;
     uint64_t cap_uw, default_cap_uw, least_cap_uw, most_cap_uw;
     uint64_t samples, power_samples, heat_samples;
     char name[64];
@@ -51,10 +50,6 @@ static struct gpu *gpu_of(void *handle) {
 }
 
 static void put64(void *base, size_t offset, uint64_t value) {
-    memcpy((char *)base + offset, &value, sizeof(value));
-}
-
-static void put32(void *base, size_t offset, uint32_t value) {
     memcpy((char *)base + offset, &value, sizeof(value));
 }
 
@@ -150,15 +145,6 @@ EXPORT int amdsmi_get_gpu_asic_info(void *handle, void *info) {
         return INVAL;
     memset(info, 0, SIZE_ASIC_INFO);
     memcpy((char *)info + AT_ASIC_INFO_MARKET_NAME, gpu->name, sizeof(gpu->name) - 1);
-    return SUCCESS;
-}
-
-EXPORT int amdsmi_get_gpu_enumeration_info(void *handle, void *info) {
-    struct gpu *gpu = gpu_of(handle);
-    if (gpu == NULL || info == NULL)
-        return INVAL;
-    memset(info, 0, SIZE_ENUMERATION_INFO);
-    put32(info, AT_ENUMERATION_INFO_DRM_RENDER, gpu->drm_render);
     return SUCCESS;
 }
 

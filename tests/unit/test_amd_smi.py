@@ -40,9 +40,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpus(tmp_path: Path) -> Iterator[Any]:
-    shared = lab.SharedGpus.write(
-        tmp_path / "amdsmi.state", [lab.AmdGpuState(), lab.AmdGpuState(drm_render=136)]
-    )
+    shared = lab.SharedGpus.write(tmp_path / "amdsmi.state", [lab.AmdGpuState()] * 2)
     yield shared
     shared.close()
 
