@@ -5,6 +5,7 @@ host in this state.
 """
 
 import json
+from pathlib import Path
 
 import pytest
 from test_setup_sites import Agreement, Host, slurm  # noqa: F401
@@ -14,6 +15,7 @@ from slurm_energy.setup import hunk, journal, slurm_conf_edit
 
 pytestmark = pytest.mark.usefixtures("slurm")
 OWN_LINE = "# slurm-energy setup: checks energy flags in slurmctld\nJobSubmitPlugins=lua\n"
+JSON_PAGE = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,7 @@ def test_a_dry_run_as_json_is_one_document(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(journal.SetupJournal.__init__, "__defaults__", (host.journal.directory,))
     assert main(["setup", "undo", "--dry-run", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert [key for key in document if f"`{key}`" not in JSON_PAGE] == []
     diffs = {change["path"]: change["diff"] for change in document["changes"]}
     assert "-JobSubmitPlugins=lua" in diffs[str(host.conf)]
     assert diffs[str(script)][:2] == [f"--- {script}", "+++ /dev/null"]
