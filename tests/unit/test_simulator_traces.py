@@ -129,6 +129,8 @@ def test_dates_bound_the_window_of_swf_files(tmp_path):
         with pytest.raises(UsageError, match=r"^\[trace\] end: is a date, but the workload files state no"):
             read_workload(paths, ["n"], selection=early)
     assert statistics(read_workload(undated, ["n"]))["period"]["begin"] is None
+    how = WorkloadFormat(appended=True)
+    assert read_workload([dated, other, undated], ["n"], how, selection=early).workload.count == 2
 
 
 def test_unix_times_in_swf_files_are_dates_whatever_the_header_states(tmp_path):
