@@ -258,6 +258,18 @@ def test_senergy_accounting_keeps_what_slurm_states(tmp_path):
     assert list(work.power_watts) == [30, 20] and list(work.time_limit_s) == [300, 300]
 
 
+def test_senergy_accounting_counts_the_gpus_as_slurm_does(tmp_path):
+    """In a record, the two dies of an AMD card are one GPU. Without GPUs in its TRES, the record counts."""
+    measured = {"energy_joules": 800.0, "elapsed_s": 40.0, "start": 5, "cpus": 4, "nodes": [{"gpus": [0]}]}
+    job = {"job_id": 6, "user": "bob", "name": "x", "allocation_nodes": 1, "energy": measured}
+    job["time"] = {"submission": 5, "start": 5, "elapsed": 40}
+    both = {"tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 2}]}}
+    jobs = [job | both, job | {"job_id": 7, "tres": {"allocated": [{"type": "cpu", "count": 4}]}}]
+    path = put(tmp_path, "acct.json", json.dumps({"meta": {"senergy": {"format": 2}}, "jobs": jobs}))
+    work = read_workload(path, ["n"], WorkloadFormat(units="gpus")).workload
+    assert list(work.units) == [2, 1]
+
+
 def test_senergy_accounting_without_a_time_of_submission(tmp_path):
     """`senergy acct --json` states 0 for a time of submission that no fact about the job contains."""
     energy = (ComponentEnergy("node", 2500.0, "ipmi"),)

@@ -31,9 +31,10 @@ def line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
     """
     if "energy" not in job:
         return _line(job, units)
-    measured = _line(_of_acct(job), units)
-    known = {name: value for name, value in measured.items() if value != ""}
-    return sacct_rows.values_of_json(job, units) | known
+    stated, measured = sacct_rows.values_of_json(job, units), _line(_of_acct(job), units)
+    if units == "gpus" and stated["units"] != "":
+        del measured["units"]  # records count an AMD card with two dies as one GPU, Slurm counts two
+    return stated | {name: value for name, value in measured.items() if value != ""}
 
 
 def _of_acct(job: Mapping[str, Any]) -> Mapping[str, Any]:
