@@ -267,6 +267,8 @@ def test_a_budget_of_jobs_has_no_idle_power() -> None:
     of_cluster, of_jobs = world.cycle.budgets
     assert of_cluster.idle_watts >= 4 * (RESERVE_WATTS + IDLE_WATTS)
     assert of_jobs.idle_watts == 20.0
+    assert of_jobs.running_idle_watts >= RESERVE_WATTS + IDLE_WATTS
+    assert of_cluster.running_idle_watts == 0.0
     assert of_jobs.floor_watts > 260.0 + RESERVE_WATTS
 
 

@@ -266,10 +266,20 @@ def test_jobs_that_can_be_lowered_start_before_the_begin_of_a_limit(
     assert 3000 - 1200 - withheld == free
 
 
-def test_a_coming_limit_of_an_account_counts_the_idle_power_of_running_jobs() -> None:
-    """Without a limit now, running jobs hold 600 licenses, and draw 1500 W at their lowest limits."""
+@pytest.mark.parametrize(
+    ("lowest_limit", "free"),
+    [
+        (1500.0, 500),
+        (2600.0, 200),  # the lowest power is not known, and counts as the power without a limit
+    ],
+)
+def test_a_coming_limit_of_an_account_counts_the_idle_power_of_running_jobs(
+    lowest_limit: float, free: int
+) -> None:
+    """Without a limit now, running jobs hold 600 licenses, and 1200 W are their idle power."""
     budget = replace(
-        headroom(limit_watts=math.inf, headroom_watts=math.inf, lowest_limit_watts=1500.0),
+        headroom(limit_watts=math.inf, headroom_watts=math.inf, lowest_limit_watts=lowest_limit),
+        running_idle_watts=1200.0,
         scope=BudgetScope(ScopeKind.ACCOUNT, frozenset({"chem"})),
         steps=[(9.0, 2000.0), (19.0, math.inf)],
     )
@@ -277,7 +287,7 @@ def test_a_coming_limit_of_an_account_counts_the_idle_power_of_running_jobs() ->
     assert steps[1] == (19.0, math.inf)
     plan = withheld_power(3000, 600, math.inf, math.inf, steps, 0.0, idle_watts=budget.idle_watts)
     (withheld,) = [one.watts for one in plan if one.start_unix_s == 9]
-    assert 3000 - 600 - withheld == 500
+    assert 3000 - 600 - withheld == free
 
 
 def device(name: str, limit_watts: float, watts: float, *, seconds: int) -> BudgetDevice:

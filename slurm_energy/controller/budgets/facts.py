@@ -186,6 +186,8 @@ class BudgetStatus:
         floor_watts: lowest committed power at which every running job keeps its floor.
         idle_watts: power under the budget without any job. The limit cannot be lower than this power. It is
             `BudgetInForce.constant_watts` for a budget that counts only jobs.
+        running_idle_watts: idle power of the running jobs under a budget that counts only jobs; 0 for other
+            budgets, whose `idle_watts` contains this power.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of those that no longer
             report, and of those whose reports are implausible.
@@ -205,6 +207,7 @@ class BudgetStatus:
     free_watts: float = math.inf
     floor_watts: float = 0.0
     idle_watts: float = 0.0
+    running_idle_watts: float = 0.0
     shortfall_watts: float = 0.0
     nodes: int = 0
     silent_nodes: int = 0

@@ -61,6 +61,8 @@ class BudgetHeadroom:
             cannot use it. The list has one value for each price level that a new job may have. It is
             empty if no power is reserved.
         idle_watts: power under the budget without any job.
+        running_idle_watts: idle power of the running jobs that `idle_watts` does not contain, because the
+            budget counts only jobs.
         promised_watts: power that is kept free for starting jobs; infinity means that all power that the
             starting jobs can draw is kept free.
         reachable_headroom_watts: power that is free if all running jobs have their lowest limits.
@@ -77,6 +79,7 @@ class BudgetHeadroom:
     floor_percent: float = 0.0
     retained_watts: Sequence[float] = ()
     idle_watts: float = 0.0
+    running_idle_watts: float = 0.0
     promised_watts: float = math.inf
     reachable_headroom_watts: float = math.inf
     lowest_limit_watts: float = math.inf
@@ -155,8 +158,7 @@ class BudgetHeadroom:
             elif math.isinf(self.limit_watts) and math.isfinite(self.lowest_limit_watts):
                 room = max(0.0, watts - self.lowest_limit_watts)
                 raised = self.idle_watts + held_watts + room / max(ratio, _NEW_JOB_RATIO)
-                # A budget of jobs counts the idle power of running jobs, which `idle_watts` does not contain.
-                watts = max(watts, raised) if self.scope.covers_nodes else raised
+                watts = max(watts - self.running_idle_watts, raised)
             steps.append((unix_s, watts))
         return steps
 

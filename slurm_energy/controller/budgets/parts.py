@@ -192,6 +192,7 @@ class BudgetParts:
                 headroom_watts=status.headroom_watts,
                 retained_watts=status.retained_watts,
                 idle_watts=status.idle_watts,
+                running_idle_watts=status.running_idle_watts,
                 reachable_headroom_watts=status.reachable_headroom_watts,
                 lowest_limit_watts=status.lowest_limit_watts,
                 free_watts=status.free_watts,

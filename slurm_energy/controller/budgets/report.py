@@ -63,6 +63,7 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
     capped, floor, idle = (table.sums.total(watts) for watts in (capped, floor, idle))
     rows = []
     for row, budget in enumerate(inputs.budgets):
+        idle_watts, covers_nodes = float(outcome.fixed_watts[row] + idle[row]), budget.scope.covers_nodes
         rows.append(
             BudgetStatus(
                 name=budget.name,
@@ -78,9 +79,8 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 free_watts=float(free[row]),
                 retained_watts=tuple(retained[row].tolist()),
                 floor_watts=float(outcome.fixed_watts[row] + floor[row]),
-                idle_watts=float(outcome.fixed_watts[row] + idle[row])
-                if budget.scope.covers_nodes
-                else budget.constant_watts,
+                idle_watts=idle_watts if covers_nodes else budget.constant_watts,
+                running_idle_watts=0.0 if covers_nodes else idle_watts - budget.constant_watts,
                 shortfall_watts=float(outcome.shares.shortfall_watts[row]),
                 nodes=int(outcome.node_cover[row].sum()),
                 silent_nodes=int(covered["silent"][row]),
