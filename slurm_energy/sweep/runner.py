@@ -27,6 +27,7 @@ RECORD_WAIT_S: Final = 300.0
 OUTAGE_S: Final = 600.0
 """Duration after which a sweep ends if slurmctld or senergyctld does not answer."""
 _COMPLETED: Final = "COMPLETED"
+_NO_ENERGY: Final = "the node measures no energy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ class SweepRunner:
             run.unmeasured = job.unknown_components
             return True
         waited_s = self._clock() - self._ended.setdefault(run.job_id or 0, self._clock())
-        if waited_s < RECORD_WAIT_S:
+        if waited_s < RECORD_WAIT_S and reason != _NO_ENERGY:  # all records have arrived, and they are final
             return False
         run.status, run.note = RunStatus.FAILED, f"{reason} (job {run.job_id})"
         return True
@@ -260,7 +261,7 @@ def _missing(job: JobUsage | None, status: JobStatus | None) -> str:
     if nodes is not None and len(job.records) < nodes:
         return f"energy records of {len(job.records)} of {nodes} nodes arrived"
     if not job.energy_joules:
-        return "the node measures no energy"
+        return _NO_ENERGY
     return "" if job.elapsed_s > 0 else "the record has no duration"
 
 

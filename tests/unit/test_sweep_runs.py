@@ -47,6 +47,7 @@ class EmulatedCluster:
         self.names: list[str] = []
         self.ended_as: dict[int, str] = {}
         self.silent: set[int] = set()
+        self.has_counters = True
         self.tags: dict[int, str] = {}
         self.max_in_flight = 0
         self.now = 0.0
@@ -75,7 +76,7 @@ class EmulatedCluster:
             joules = seconds * cap
             record = EnergyRecord(
                 "c", "n1", job_id, 0, "cap", 100.0, 100.0 + seconds,
-                (ComponentEnergy("node", joules, "powercap:psys"),),
+                (ComponentEnergy("node", joules if self.has_counters else None, "powercap:psys"),),
                 tag=self.tags.get(job_id, "senergy-sweep/train"),
             )  # fmt: skip
             found.append(AccountedRecord(record))
@@ -181,6 +182,15 @@ def test_a_job_without_records_fails_after_a_while() -> None:
     assert cluster.now > 2 * RECORD_WAIT_S
     assert [run.status.value for run in state.runs] == ["measured", "failed", "failed"]
     assert "is senergyd running" in state.runs[1].note
+
+
+def test_jobs_without_energy_fail_as_soon_as_their_records_arrive() -> None:
+    state = new_state(parse_factor("gpu-cap", "250"))
+    cluster = EmulatedCluster(state)
+    cluster.has_counters = False
+    cluster.runner(repetitions=1).run()
+    assert cluster.now < 60.0
+    assert {run.note.partition(" (")[0] for run in state.runs} == {"the node measures no energy"}
 
 
 def test_a_record_of_another_job_with_the_same_id_does_not_count() -> None:
