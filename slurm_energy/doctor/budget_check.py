@@ -29,6 +29,16 @@ def budget_checks(findings: HostFindings) -> list[CheckResult]:
             )
         ]
     unlimited = _unlimited_devices(findings)
+    if unlimited and not findings.counters:
+        return [
+            CheckResult(
+                _NAME,
+                CheckState.ABSENT,
+                f"{mode}; without a power limit and without a counter: {', '.join(unlimited)}",
+                "a budget counts this node at budget.node_reserve_watts (default 0 W), and cannot lower it",
+                "if it is not set: budget.node_reserve_watts, the maximum power of the node",
+            )
+        ]
     if unlimited:
         return [
             CheckResult(

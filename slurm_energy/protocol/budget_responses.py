@@ -54,6 +54,7 @@ class BudgetObject(TypedDict):
         shortfall_watts: power by which the limit is exceeded although every device is at its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of silent nodes and of
             distrusted nodes, see `BudgetNodeObject.state`.
+        unmeasured_nodes: number of nodes that report neither power nor a power limit.
         held_jobs: pending jobs that wait for power under this budget.
         plan: coming changes of the limit, in the order of time.
     """
@@ -77,6 +78,7 @@ class BudgetObject(TypedDict):
     nodes: int
     silent_nodes: int
     distrusted_nodes: int
+    unmeasured_nodes: int
     held_jobs: int | None
     plan: list[LimitStepObject]
 

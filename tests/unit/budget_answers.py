@@ -44,6 +44,7 @@ def site() -> BudgetObject:
         "nodes": 128,
         "silent_nodes": 1,
         "distrusted_nodes": 0,
+        "unmeasured_nodes": 0,
         "held_jobs": 3,
         "plan": [
             {"unix_s": NOW + 7200, "watts": 300e3},

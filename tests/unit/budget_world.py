@@ -29,6 +29,7 @@ class FakeNode:
         jobs: jobs by device.
         lowest: lowest power that a power limit can enforce, by device. A device without an entry
             can be limited to its minimum power limit.
+        has_devices: whether the agent finds processors and GPUs; a virtual machine without counters has none.
     """
 
     name: str
@@ -42,6 +43,7 @@ class FakeNode:
     sensor_factor: float = 1.0
     has_package_limits: bool = True
     is_measured: bool = True
+    has_devices: bool = True
     slowdown_limit: float | None = None
     lowest: dict[str, float] = field(default_factory=dict)
 
@@ -78,7 +80,7 @@ class FakeNode:
 
     def poll(self) -> NodePoll:
         devices = []
-        for name in self.devices:
+        for name in self.devices if self.has_devices else ():
             low, high, _ = self.range_of(name)
             ceiling = self.ceiling.get(name)
             limited = self.has_package_limits or name.startswith("gpu")

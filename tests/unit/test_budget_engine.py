@@ -132,6 +132,17 @@ def test_a_silent_node_counts_at_the_ceilings_that_it_may_hold() -> None:
     assert max(world.step(15)[PERIOD_S:]) <= 1900.0
 
 
+def test_a_node_that_measures_nothing_has_unknown_power() -> None:
+    world = cluster(2200.0)
+    world.nodes[0].is_measured = world.nodes[0].has_devices = False
+    world.step(15)
+    assert world.cycle.nodes["n0"].measured_watts is None
+    assert world.cycle.budgets[0].unmeasured_nodes == 1
+    world.nodes[1].is_measured = False  # it has power limits, so its maximum is known
+    world.step(15)
+    assert world.cycle.budgets[0].unmeasured_nodes == 1
+
+
 def test_a_rebooted_node_counts_at_nameplate_until_it_confirms() -> None:
     world = cluster(2200.0)
     world.step(5)

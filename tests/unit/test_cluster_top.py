@@ -46,6 +46,12 @@ def test_a_cluster_without_budgets_has_a_screen() -> None:
     assert {"no budget is configured", "no running job to show", "no node to show"} <= set(lines)
 
 
+def test_a_note_names_nodes_without_known_power() -> None:
+    response = {"budgets": [{"name": "site", "nodes": 2, "unmeasured_nodes": 1}]}
+    note = "note: budget site: 1 of 2 nodes report no power, counted at budget.node_reserve_watts"
+    assert any(line.startswith(note) for line in cluster_screen(response, "12:00:00", ASCII))
+
+
 def test_the_command_asks_the_controller(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -191,6 +191,7 @@ class BudgetStatus:
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of those that no longer
             report, and of those whose reports are implausible.
+        unmeasured_nodes: number of nodes that report neither power nor a power limit.
     """
 
     name: str
@@ -212,6 +213,7 @@ class BudgetStatus:
     nodes: int = 0
     silent_nodes: int = 0
     distrusted_nodes: int = 0
+    unmeasured_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,18 @@ class BudgetNode:
             return self.poll.node_watts
         watts = [device.watts for device in self.poll.devices]
         known = [one for one in watts if one is not None]
-        return sum(known) + (self.reserve.value or 0.0) if len(known) == len(watts) else None
+        if not known or len(known) < len(watts):
+            return None
+        return sum(known) + (self.reserve.value or 0.0)
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether the node reports neither power nor a power limit, as a virtual machine without counters."""
+        return (
+            self.poll is not None
+            and self.poll.node_watts is None
+            and not any(device.row >= 0 or device.max_watts for device in self.devices.values())
+        )
 
     def restore(self, state: Mapping[str, Any], rows: Mapping[str, int], now_s: float) -> None:
         """Restore the devices of the node and the power of its other parts from a stored state.

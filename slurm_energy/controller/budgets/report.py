@@ -60,6 +60,8 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
     covered = {
         state: (outcome.node_cover & (states == state)).sum(axis=1) for state in ("silent", "distrusted")
     }
+    unmeasured = np.array([node.is_unmeasured for node in inputs.nodes], np.bool_) & (states == "reporting")
+    unmeasured_nodes = (outcome.node_cover & unmeasured).sum(axis=1)
     capped, floor, idle = (table.sums.total(watts) for watts in (capped, floor, idle))
     rows = []
     for row, budget in enumerate(inputs.budgets):
@@ -85,6 +87,7 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 nodes=int(outcome.node_cover[row].sum()),
                 silent_nodes=int(covered["silent"][row]),
                 distrusted_nodes=int(covered["distrusted"][row]),
+                unmeasured_nodes=int(unmeasured_nodes[row]),
             )
         )
     return tuple(rows)

@@ -280,6 +280,7 @@ class BudgetRoutes:
             "nodes": status.nodes if status is not None else 0,
             "silent_nodes": status.silent_nodes if status is not None else 0,
             "distrusted_nodes": status.distrusted_nodes if status is not None else 0,
+            "unmeasured_nodes": status.unmeasured_nodes if status is not None else 0,
             "held_jobs": len(parts.admission_report.waiting) if scope == "cluster" else None,
             "plan": [
                 {"unix_s": step.unix_s, "watts": finite(step.watts)}

@@ -172,7 +172,7 @@ def notes(response: Row) -> Iterator[str]:
     """Yield notes about the budgets that the table of budgets does not show.
 
     The notes are about faults, limits that operators have set, limits that cannot be kept, and nodes that do
-    not report or are not trusted.
+    not report, are not trusted or measure no power.
     """
     for row in response.get("budgets") or []:
         name = f"budget {row.get('name')}"
@@ -187,6 +187,9 @@ def notes(response: Row) -> Iterator[str]:
             if row.get(key):
                 count = f"{row[key]} of {row.get('nodes')} nodes {text}"
                 yield f"{name}: {count}, counted at the power that they may draw"
+        if row.get("unmeasured_nodes"):
+            count = f"{row['unmeasured_nodes']} of {row.get('nodes')} nodes report no power"
+            yield f"{name}: {count}, counted at budget.node_reserve_watts (0 W where it is not set)"
 
 
 def _override_text(override: Row) -> str:
