@@ -156,7 +156,7 @@ def _agent_has(findings: HostFindings, counters: Iterable[CounterFinding]) -> bo
 def _absent_component(name: str, findings: HostFindings) -> tuple[CheckState, str, str, str]:
     if name == "cpu":
         if findings.virtual:
-            fix = "virtual machines have no counters; run senergyd on the physical host"
+            fix = "none: virtual machines have no counters"
         else:
             fix = "modprobe intel_rapl_msr   (AMD Zen as well)"
         cost = "the energy of processors is unknown (null) in every record"
@@ -221,12 +221,11 @@ def _knobs(findings: HostFindings) -> list[CheckResult]:
             checks.append(CheckResult(name, CheckState.OK, what))
     if not checks:
         cost = "every policy acts as `monitor` here: jobs are measured, nothing can be set"
-        state = CheckState.ABSENT if findings.virtual else CheckState.DEGRADED
-        checks.append(
-            CheckResult(
-                "knobs", state, "none", cost, "modprobe acpi-cpufreq; enable P-states (CPPC) in the firmware"
-            )
-        )
+        fix = "modprobe acpi-cpufreq; enable P-states (CPPC) in the firmware"
+        if findings.virtual:
+            checks.append(CheckResult("knobs", CheckState.ABSENT, "none; virtual machines have none", cost))
+        else:
+            checks.append(CheckResult("knobs", CheckState.DEGRADED, "none", cost, fix))
     return checks
 
 

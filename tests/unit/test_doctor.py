@@ -124,9 +124,10 @@ def test_the_summary_names_each_check_once() -> None:
 
 
 def test_a_virtual_machine_has_no_counters() -> None:
-    found = dataclasses.replace(WELL, counters=(), virtual=True)
-    fix = "virtual machines have no counters; run senergyd on the physical host"
-    assert remedies(found)["energy cpu"] == fix
+    found = dataclasses.replace(WELL, counters=(), knobs=(), virtual=True)
+    assert remedies(found)["energy cpu"] == "none: virtual machines have no counters"
+    (knobs,) = (check for check in diagnosis.diagnose(found) if check.name == "knobs")
+    assert (knobs.state, knobs.fix) == (CheckState.ABSENT, "")
 
 
 @pytest.mark.parametrize(
