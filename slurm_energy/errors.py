@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 
-from slurm_energy.installed_package import install_command
+from slurm_energy.installed_package import install_instruction
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -87,16 +87,16 @@ class AlreadyRunningError(EnergyError):
 
 
 def install_extra(extra: str) -> str:
-    """Return the shell command that installs an optional extra of slurm-energy.
+    """Return an instruction to install an optional extra of slurm-energy.
 
-    If slurm-energy was installed from packages of the operating system, the command installs the package
-    that contains the requirements of the extra. Otherwise the command calls pip of the running Python. It
+    If slurm-energy was installed from packages of the operating system, the instruction names the package
+    that contains the requirements of the extra. Otherwise it is a command for pip of the running Python. It
     names the Python program, because a bare `pip` may belong to another Python. The pip of the operating
     system would refuse to install, or use another package index.
 
     Args:
         extra: name of the extra in pyproject.toml.
     """
-    if (command := install_command(extra)) is not None:
-        return command
+    if (instruction := install_instruction(extra)) is not None:
+        return instruction
     return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'slurm-energy[{extra}]'"

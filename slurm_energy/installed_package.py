@@ -6,12 +6,10 @@ The packages install all files below one prefix, /usr/lib/slurm-energy, and mark
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Final
 
 MARKER: Final = "package.toml"
-_INSTALL: Final = {"deb": "apt-get install", "rpm": "dnf install"}
 _PACKAGE_OF_EXTRA: Final = {
     "amd": "slurm-energy-node",
     "bmc": "slurm-energy-lab",
@@ -36,22 +34,18 @@ def package_prefix() -> Path | None:
     return prefix if (prefix / MARKER).is_file() else None
 
 
-def install_command(extra: str) -> str | None:
-    """Return the command by which packages install the Python modules that an extra requires.
+def install_instruction(extra: str) -> str | None:
+    """Return an instruction to install the package with the Python modules that an extra requires.
+
+    The instruction names no command, because the packages are in no archive of the distribution: a site
+    installs them from files, or from an archive of its own.
 
     Args:
         extra: name of the extra in setup.cfg.
 
     Returns:
-        The command; None means that slurm-energy was not installed from packages, or no package has the
+        The instruction; None means that slurm-energy was not installed from packages, or no package has the
         required modules.
     """
-    prefix = package_prefix()
     package = _PACKAGE_OF_EXTRA.get(extra, "slurm-energy-analysis")
-    if prefix is None or not package:
-        return None
-    try:
-        kind = tomllib.loads((prefix / MARKER).read_text()).get("format")
-    except (OSError, tomllib.TOMLDecodeError):
-        kind = None
-    return f"{_INSTALL.get(str(kind), 'install')} {package}"
+    return f"install the package {package}" if package_prefix() is not None and package else None
