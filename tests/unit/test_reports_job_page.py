@@ -235,7 +235,7 @@ def test_without_matplotlib_one_line_says_what_to_install(
 
 def test_a_job_without_a_trace_has_no_plot(tmp_path: Path) -> None:
     (job,) = usages(examples.unknown_job())
-    with pytest.raises(NotFoundError, match="no stored power trace"):
+    with pytest.raises(NotFoundError, match="no stored power trace: its energy is unknown too"):
         png.write_png(job, tmp_path / "power.png")
 
 

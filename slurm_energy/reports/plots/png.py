@@ -28,10 +28,11 @@ def write_png(job: JobUsage, path: Path) -> None:
     """
     trace = combined_trace(job, _POINTS)
     if trace is None:
+        is_measured = job.energy_joules is not None
         raise NotFoundError(
             f"job {job.display_id}",
             "it has no stored power trace",
-            "traces are deleted after their retention time",
+            "traces are deleted after their retention time" if is_measured else "its energy is unknown too",
         )
     try:
         from matplotlib.figure import Figure
