@@ -35,6 +35,8 @@ def cluster_screen(response: Row, clock: str, glyphs: Glyphs, max_rows: int | No
     budgets = response.get("budgets") or []
     lines += [_budget_line(row, glyphs) for row in budgets] or ["no budget is configured"]
     lines += ["note: " + note for note in notes(response)]
+    if response.get("mode") == "off" and not nodes:
+        return [*lines, "nodes report their power and jobs only if budget.mode is observe or enforce"]
     lines += ["", *_jobs(jobs, max_rows)]
     if response.get("scope", "all") != "all":
         lines.append("jobs of other users are not shown: only operators see them")
