@@ -48,6 +48,8 @@ def check_controller(context: CheckContext) -> Iterator[Finding]:
     for section, key, path in files:
         yield from _as_readable(context, section, key, _check_written_file(context, section, key, path))
     yield from _as_readable(context, "templates", "folder", _check_templates(context))
+    for key in ("token_file", "tls_key"):
+        yield from _as_readable(context, "metrics", key, _check_metrics_secret(context, key))
 
 
 def check_node(context: CheckContext) -> Iterator[Finding]:
@@ -95,6 +97,17 @@ def _check_written_file(context: CheckContext, section: str, key: str, path: Pat
         yield from _check_folder(context, section, key, path.parent)
     elif not path.parent.parent.is_dir():
         yield _missing(context, section, key, path.parent.parent)
+
+
+def _check_metrics_secret(context: CheckContext, key: str) -> Iterator[Finding]:
+    """Yield a finding if root owns a secret that senergyctld must read although it does not run as root."""
+    path: Path | None = getattr(context.config.metrics, key)
+    users = _daemon_uids(context)
+    if context.role is not None or path is None or not context.config.metrics.controller_listen:
+        return
+    if path.exists() and path.stat().st_uid == 0 and users and 0 not in users:
+        why = f"{path} belongs to root, and senergyctld, which does not run as root, cannot read it"
+        yield context.warning("metrics", key, why, "give it to the user of senergyctld, see docs/metrics.md")
 
 
 def _check_templates(context: CheckContext) -> Iterator[Finding]:

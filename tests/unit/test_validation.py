@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -609,6 +610,24 @@ def test_root_may_check_on_behalf_of_a_service_that_owns_its_directories(tmp_pat
     slurm = SlurmConf(Path("/slurm.conf"), settings={"slurmuser": ["nobody"], "clustername": ["cluster"]})
     checked = check_file(path, DaemonRole.CONTROLLER, Host(frozenset({"h"}), slurm))
     assert [finding.text for finding in (*checked.errors, *checked.warnings)] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_secrets_of_metrics_must_be_readable_by_senergyctld(tmp_path: Path) -> None:
+    path, token = tmp_path / "energy.toml", tmp_path / "token"
+    token.touch(0o600)
+    for listen, owner, slurm_user, faults in (
+        ("controller_listen", "root", "nobody", 1),
+        ("controller_listen", "nobody", "nobody", 0),
+        ("controller_listen", "root", "root", 0),
+        ("agent_listen", "root", "nobody", 0),
+    ):
+        shutil.chown(token, owner)
+        path.write_text(f"[metrics]\n{listen} = '127.0.0.1:9629'\ntoken_file = '{token}'\n")
+        settings = {"slurmuser": [slurm_user], "clustername": ["cluster"], "slurmctldhost": ["h"]}
+        host = Host(frozenset({"h"}), SlurmConf(Path("/slurm.conf"), settings=settings))
+        found = [one for one in check_file(path, None, host).warnings if one.key == "metrics.token_file"]
+        assert len(found) == faults, (listen, owner, slurm_user)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
