@@ -24,6 +24,7 @@ from slurm_energy.doctor.verdict import CheckResult, CheckState
 CLOCK_TOLERANCE_S = 2.0
 _SAFE_PART_OF_RANGE = 0.9
 _MOST_NAMED = 6
+_START_CONTROLLER = "systemctl start senergyctld; if it does not start: journalctl -u senergyctld"
 _KERNEL_LOG = "look for driver errors: journalctl -k   (or dmesg)"
 _DOUBTFUL_CONFIG = "the daemons start, but may not do what the file intends"
 _NO_CONFIG = "daemons do not start, or continue with the configuration read before"
@@ -156,7 +157,7 @@ def _agent_has(findings: HostFindings, counters: Iterable[CounterFinding]) -> bo
 def _absent_component(name: str, findings: HostFindings) -> tuple[CheckState, str, str, str]:
     if name == "cpu":
         if findings.virtual:
-            fix = "none: virtual machines have no counters"
+            fix = "nothing can be done in a virtual machine"
         else:
             fix = "modprobe intel_rapl_msr   (AMD Zen as well)"
         cost = "the energy of processors is unknown (null) in every record"
@@ -355,9 +356,7 @@ def _controller(findings: HostFindings) -> list[CheckResult]:
         if findings.slurm.is_controller:
             cost += "; after a restart of the host flags are checked for their form only"
             return [
-                CheckResult(
-                    "controller", CheckState.FAILED, findings.controller, cost, "systemctl start senergyctld"
-                )
+                CheckResult("controller", CheckState.FAILED, findings.controller, cost, _START_CONTROLLER)
             ]
         return [CheckResult("controller", CheckState.DEGRADED, findings.controller, cost, fix)]
     checks = [CheckResult("controller", CheckState.OK, f"{findings.controller_url}")]

@@ -118,6 +118,13 @@ def test_missing_lines_of_slurm_are_added_by_setup(is_compute_node: bool | None,
     assert (found["job_submit"], found["Prolog"]) == ("senergy setup controller", "senergy setup node")
 
 
+def test_the_remedy_for_a_controller_that_does_not_start_is_in_its_journal() -> None:
+    down = dataclasses.replace(
+        WELL, controller="refused", slurm=dataclasses.replace(WELL.slurm, is_controller=True)
+    )
+    assert "journalctl -u senergyctld" in remedies(down)["controller"]
+
+
 def test_the_summary_names_each_check_once() -> None:
     checks = [CheckResult("configuration", CheckState.DEGRADED, f"key {key}") for key in "ab"]
     assert report.lines(WELL, checks)[-1] == "n1 is degraded: configuration"
@@ -125,7 +132,7 @@ def test_the_summary_names_each_check_once() -> None:
 
 def test_a_virtual_machine_has_no_counters() -> None:
     found = dataclasses.replace(WELL, counters=(), knobs=(), virtual=True)
-    assert remedies(found)["energy cpu"] == "none: virtual machines have no counters"
+    assert remedies(found)["energy cpu"] == "nothing can be done in a virtual machine"
     (knobs,) = (check for check in diagnosis.diagnose(found) if check.name == "knobs")
     assert (knobs.state, knobs.fix) == (CheckState.ABSENT, "")
 
