@@ -151,6 +151,7 @@ def type_name(hint: Any) -> str:
     names[DatabaseLocation] = "path or URL"
     names[list[dict[str, Any]]] = "list of tables"
     names[ControllerUrls] = "string or list of strings"
+    names[ControllerUrls | None] = f"{names[ControllerUrls]}, optional"
     if hint in names:
         return names[hint]
     text = str(hint).replace("pathlib.", "").replace("Path", "path").replace("float", "number")
