@@ -84,6 +84,7 @@ def report(**fields: Any) -> str:
     return json.dumps({"op": "progress", "job_id": 5, "process": "0", **fields})
 
 
+@pytest.mark.other_user
 def test_the_owner_of_a_job_reports_its_progress() -> None:
     with started_agent() as agent:
         agent.ask({"op": "begin", "env": {**env(5), "SLURM_JOB_UID": str(OWNER)}})
