@@ -348,7 +348,7 @@ def _notes(request: ReportRequest, document: UsageDocument, lines: Sequence[Line
     if request.nodes:
         notes.append("CPU time is not known by node")
     sized = [line for line in lines if request.kind is ReportKind.SIZES_BY_ACCOUNT]
-    if any(line.amounts.energy_uj > sum(part.energy_uj for part in line.parts) for line in sized):
+    if any((line.amounts.energy_uj or 0) > sum(part.energy_uj or 0 for part in line.parts) for line in sized):
         notes.append("energy of jobs whose number of CPUs is unknown is in no class of sizes")
     basis = document.data.get("basis")
     return [*notes, *([str(basis)] if basis else [])]

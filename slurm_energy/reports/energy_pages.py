@@ -26,6 +26,7 @@ from slurm_energy.reports.utilization.usage import (
     IDLE,
     JOB,
     UNATTRIBUTED,
+    UNKNOWN_ENERGY,
     Amounts,
     UsageDocument,
     UsageRow,
@@ -35,6 +36,7 @@ from slurm_energy.reports.utilization.usage import (
 
 INDEX: Final = "index.html"
 NONE: Final = "(none)"
+_UNKNOWN: Final = "unknown"
 _MAX_LAYERS: Final = 7
 _MICROJOULES_PER_KWH: Final = JOULES_PER_KWH * 1e6
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -150,20 +152,30 @@ def _interval_label(start: float, end: float) -> str:
     return datetime.fromtimestamp(start).strftime("%d %b %H:%M" if hours < 23 else "%d %b")
 
 
-def _kwh(amounts: Amounts) -> float:
-    return amounts.energy_uj / _MICROJOULES_PER_KWH
+def _kwh(amounts: Amounts) -> float | None:
+    return None if amounts.energy_uj is None else amounts.energy_uj / _MICROJOULES_PER_KWH
 
 
 def _kwh_text(amounts: Amounts) -> str:
     kwh = _kwh(amounts)
+    if kwh is None:
+        return _UNKNOWN
     if 0 < kwh < 1e-6:
-        return f"{kwh:.1e}"
-    return f"{kwh:,.1f}" if kwh >= 100 else plain(kwh, 3 if kwh >= 0.1 else 6)
+        return f"{kwh:.1e} kWh"
+    text = f"{kwh:,.1f}" if kwh >= 100 else plain(kwh, 3 if kwh >= 0.1 else 6)
+    return f"{text} kWh"
 
 
-def _kwh_cell(kwh: float) -> str:
+def _kwh_cell(kwh: float | None, unit: str = "") -> str:
     """Return an energy as text for a table column in which the decimal points are aligned."""
-    return f"{kwh:.1e}" if 0 < kwh < 0.0005 else f"{kwh:,.3f}"
+    if kwh is None:
+        return _UNKNOWN
+    return (f"{kwh:.1e}" if 0 < kwh < 0.0005 else f"{kwh:,.3f}") + unit
+
+
+def _by_energy(sums: Mapping[str, Amounts]) -> list[str]:
+    """Return the names of the sums, those with the most energy first and unknown energies last."""
+    return sorted(sums, key=lambda name: (sums[name].energy_uj is None, -(sums[name].energy_uj or 0), name))
 
 
 def _chart_names(subject: PageSubject, rows: Sequence[UsageRow]) -> Mapping[str, Callable[[UsageRow], bool]]:
@@ -175,7 +187,7 @@ def _chart_names(subject: PageSubject, rows: Sequence[UsageRow]) -> Mapping[str,
     """
     by = "user" if subject.dimension == "account" else "account"
     sums = group_amounts((row for row in rows if row.kind == JOB), lambda row: row.names.get(by) or NONE)
-    largest = sorted(sums, key=lambda name: (-sums[name].energy_uj, name))[: _MAX_LAYERS - 3]
+    largest = _by_energy(sums)[: _MAX_LAYERS - 3]
 
     def has(name: str) -> Callable[[UsageRow], bool]:
         return lambda row: row.kind == JOB and (row.names.get(by) or NONE) == name
@@ -197,12 +209,17 @@ def _layers(
     rows: Sequence[UsageRow], tests: Mapping[str, Callable[[UsageRow], bool]], document: UsageDocument
 ) -> list[ColumnLayer]:
     layers = []
+    measured = {row.interval for row in document.rows if row.amounts.energy_uj is not None}
     for number, (name, test) in enumerate(tests.items()):
         sums = group_amounts((row for row in rows if test(row)), lambda row: row.interval)
-        amounts = [sums.get(i, Amounts()) for i in range(len(document.intervals))]
-        color = "other" if name in (IDLE, UNATTRIBUTED) else f"v{number + 1}"
+        of_meter = name in (IDLE, UNATTRIBUTED)  # without a row, 0 only if nodes were measured
+        amounts = [
+            sums.get(i, UNKNOWN_ENERGY if of_meter and i not in measured else Amounts())
+            for i in range(len(document.intervals))
+        ]
+        color = "other" if of_meter else f"v{number + 1}"
         color = "text" if name == UNATTRIBUTED else color
-        texts = [f"{_kwh_cell(_kwh(one))} kWh" for one in amounts]
+        texts = [_kwh_cell(_kwh(one), " kWh") for one in amounts]
         layers.append(ColumnLayer(name, color, [_kwh(one) for one in amounts], texts))
     return layers
 
@@ -211,13 +228,13 @@ def _tiles(rows: Sequence[UsageRow], document: UsageDocument) -> list[tuple[str,
     """Return name, value and remark of each figure on top of the page, such as energy and cost."""
     jobs = total(row.amounts for row in rows if row.kind == JOB)
     whole = total(row.amounts for row in rows)
-    meter = "" if whole.energy_uj == jobs.energy_uj else f"{_kwh_text(whole)} kWh with idle energy"
-    tiles = [("Energy of jobs", f"{_kwh_text(jobs)} kWh", meter)]
+    meter = "" if whole.energy_uj == jobs.energy_uj else f"{_kwh_text(whole)} with idle energy"
+    tiles = [("Energy of jobs", _kwh_text(jobs), meter)]
     if document.has_carbon:
-        tiles.append(("Emissions", grams_text(jobs.co2e_grams) or "unknown", "CO2e"))
+        tiles.append(("Emissions", grams_text(jobs.co2e_grams) or _UNKNOWN, "CO2e"))
     if document.currency:
-        tiles.append(("Cost", cost_text(jobs.cost, document.currency) or "unknown", ""))
-    hours = "unknown" if jobs.cpu_seconds is None else f"{jobs.cpu_seconds / 3600:,.1f}"
+        tiles.append(("Cost", cost_text(jobs.cost, document.currency) or _UNKNOWN, ""))
+    hours = _UNKNOWN if jobs.cpu_seconds is None else f"{jobs.cpu_seconds / 3600:,.1f}"
     tiles.append(("CPU hours", hours, ""))
     if jobs.gpu_seconds:
         tiles.append(("GPU hours", f"{jobs.gpu_seconds / 3600:,.1f}", ""))
@@ -234,18 +251,19 @@ def _table(
     """Return one table of the page: energy, emissions, cost and time for each value of a dimension."""
     jobs = [row for row in rows if row.kind == JOB]
     sums = group_amounts(jobs, lambda row: row.names.get(dimension) or NONE)
-    whole_uj = sum(one.energy_uj for one in sums.values())
+    whole_uj = sum(one.energy_uj or 0 for one in sums.values())
     header = ["kWh", "share"]
     header += ["CO2e"] if document.has_carbon else []
     header += [f"cost ({document.currency})"] if document.currency else []
     lines = []
-    for name in sorted(sums, key=lambda key: (-sums[key].energy_uj, key)):
+    for name in _by_energy(sums):
         amounts = sums[name]
-        share = f"{100 * amounts.energy_uj / whole_uj:.1f} %" if whole_uj else ""
+        energy_uj = amounts.energy_uj
+        share = f"{100 * energy_uj / whole_uj:.1f} %" if whole_uj and energy_uj is not None else ""
         cells = [_kwh_cell(_kwh(amounts)), share]
-        cells += [grams_text(amounts.co2e_grams)] if document.has_carbon else []
+        cells += [grams_text(amounts.co2e_grams) or _UNKNOWN] if document.has_carbon else []
         cost = cost_text(amounts.cost, document.currency).removesuffix(f" {document.currency}")
-        cells += [cost] if document.currency else []
+        cells += [cost or _UNKNOWN] if document.currency else []
         cells.append("" if amounts.cpu_seconds is None else f"{amounts.cpu_seconds / 3600:,.1f}")
         lines.append((name, links.get((dimension, name), ""), cells))
     return {"title": title, "name": dimension, "header": [*header, "CPU hours"], "rows": lines}
@@ -277,7 +295,7 @@ def _job_row(job: JobUsage) -> dict[str, Any]:
         "policy": job.first.policy,
         "start": format_time(job.start),
         "elapsed": format_duration(job.elapsed_s),
-        "kwh": "unknown" if job.energy_kwh is None else _kwh_cell(job.energy_kwh),
+        "kwh": _kwh_cell(job.energy_kwh),
         "watts": with_unit(job.mean_watts, "W"),
         "quality": str(job.quality or "unknown"),
     }

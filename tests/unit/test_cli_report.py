@@ -155,6 +155,68 @@ def rows_of(output: str) -> list[list[str]]:
     return [line.split("|") for line in output.splitlines()]
 
 
+UNMEASURED: dict[str, Any] = dict.fromkeys(
+    f"{name}_microjoules" for name in ("energy", "cpu", "dram", "gpu", "other")
+) | {"co2e_grams": None, "cost": None}
+ENERGY_FIELDS = "format=login,energy,energycpu,co2e,cost,share"
+
+
+def unmeasured_row(user: str, cpu_seconds: int = 60) -> dict[str, Any]:
+    """Return the row of a job on nodes that measure nothing."""
+    more = {"account": "physics", "user": user, "cpus": 4, "cpu_seconds": cpu_seconds}
+    return examples.row("job", 0, **more) | UNMEASURED
+
+
+def test_energy_that_was_not_measured_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [unmeasured_row("alice"), unmeasured_row("bob")]
+    lines = run(monkeypatch, capsys, f"-n cluster ua {ENERGY_FIELDS}", rows=rows).splitlines()
+    assert [line.split().count("unknown") for line in lines] == [5] * 5  # two users, three lines of the meter
+    for option in ("-nP", "-n --csv", "-nP -t Percent"):
+        output = run(monkeypatch, capsys, f"{option} cluster ua {ENERGY_FIELDS}", rows=rows)
+        assert output.replace("|", ",").split() == ["alice,,,,,", "bob,,,,,", *[",,,,,"] * 3]
+    document = json.loads(run(monkeypatch, capsys, "cluster ua --json", rows=rows))
+    names = (*UNMEASURED, "energy_joules", "energy_kwh")
+    assert [[line[name] for name in names] for line in document["rows"]] == [[None] * len(names)] * 5
+    assert document["rows"][0]["cpu_seconds"] == 60
+    assert set(run(monkeypatch, capsys, "-nP cluster util", rows=rows).strip().split("|")) == {"c1", ""}
+    sizes = run(monkeypatch, capsys, "-n job sizes flatview grouping=individual", rows=rows)
+    assert sizes.split() == ["c1", "physics", "unknown", "unknown"]
+
+
+def test_a_sum_is_that_of_the_measured_energy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = examples.row("job", 3_600_000, account="physics", user="bob")
+    rows = [unmeasured_row("alice", 900), known, unmeasured_row("carol")]
+    lines = run(monkeypatch, capsys, f"-nP cluster a {ENERGY_FIELDS}", rows=rows).splitlines()
+    whole, above, nothing = "|1|0.5|0.42|0.25|100.00", ["|1|0.5|0.42|0.25|100.00"] * 2, "|0||0|0|0.00"
+    assert lines == [*above, "alice|||||", f"bob{whole}", "carol|||||", nothing, nothing, whole]
+    by_energy = run(monkeypatch, capsys, "-nP -s energy cluster ua jobsonly format=login", rows=rows)
+    assert by_energy.split() == ["bob", "alice", "carol"]
+
+
+def test_a_measured_energy_of_zero_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [unmeasured_row("alice"), examples.row("job", 0, account="physics", user="bob")]
+    output = run(monkeypatch, capsys, "-nP cluster ua -s energy jobsonly format=login,energy,co2e", rows=rows)
+    assert output.split() == ["bob|0|0", "alice||"]
+
+
+def test_hidden_energy_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more: dict[str, Any] = {"rows": [examples.row("job", 3_600_000)], "meter_visible": False, "scope": "own"}
+    words = "cluster util format=all,idle,unat,rep"
+    assert run(monkeypatch, capsys, f"-nP {words}", **more) == "1|||1\n"
+    cells = run(monkeypatch, capsys, f"-n {words}", **more).split()
+    assert cells == ["1.000000", "unknown", "unknown", "1.000000"]
+    parts = json.loads(run(monkeypatch, capsys, "cluster util --json", **more))["rows"][0]["parts"]
+    assert [part["energy_kwh"] for part in parts.values()] == [1.0, None, None]
+
+
 @pytest.mark.parametrize(
     ("words", "kind"),
     [

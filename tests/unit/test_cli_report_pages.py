@@ -185,6 +185,35 @@ def test_energies_of_a_column_have_as_many_decimals(controller, tmp_path: Path) 
     assert figures == ["12.000", "0.034", "2.8e-04", "1.4e-07"]
 
 
+def test_energy_that_was_not_measured_is_unknown(
+    controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("energy_microjoules", "cpu_microjoules", "gpu_microjoules", "other_microjoules")
+    unmeasured = dict.fromkeys((*names, "co2e_grams", "cost"))
+    rows = [
+        usage_examples.row("job", 0, account="physics", user="alice", cpu_seconds=36_000) | unmeasured,
+        usage_examples.row("job", 3_600_000, 1, account="biology", user="bob"),
+        usage_examples.row("idle", 3_600_000, 1),
+    ]
+
+    def get(_: Any, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        return {"records": []} if path == "/v1/records" else usage_examples.response(query, rows=rows)
+
+    monkeypatch.setattr(Controller, "get", get)
+    site = tmp_path / "site"
+    assert main(["report", "--html", str(site), "start=2025-11-29", "end=2025-12-01"]) == 0
+    text = (site / "index.html").read_text()
+    accounts = text.partition("<h2>Accounts</h2>")[2].partition("</table>")[0]
+    cells = re.findall(r'<td class="number">([^<]*)<', accounts)
+    assert cells[:5] == ["1.000", "100.0 %", "420 g", "0.25", "0.0"]
+    assert cells[5:] == ["unknown", "", "unknown", "unknown", "10.0"]
+    chart = text.partition("The same as a table")[2].partition("</table>")[0]
+    days = re.findall(r'<td class="number">([^<]*)<', chart)
+    assert days == ["0.000 kWh", "unknown", "unknown", "1.000 kWh", "0.000 kWh", "1.000 kWh"]
+    tiles = re.findall(r'class="value">([^<]*)<', (site / "user-alice.html").read_text())
+    assert tiles == ["unknown", "unknown", "unknown", "10.0"]
+
+
 def test_the_page_of_an_account_is_one_file_about_its_jobs_only(controller, tmp_path: Path, capsys) -> None:
     path = tmp_path / "physics.html"
     assert (

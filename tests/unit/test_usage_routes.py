@@ -10,10 +10,11 @@ import asyncio
 import dataclasses
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import fake_controller
 import period_examples as periods
 import pytest
 import store_examples as stored
@@ -21,6 +22,7 @@ import store_examples as stored
 from slurm_energy.accounting.records import job_facts, record_store
 from slurm_energy.accounting.records.node_coverage import missing_node_seconds
 from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
+from slurm_energy.cli.main import main
 from slurm_energy.config import Config
 from slurm_energy.controller.grid.source import GridFactorSource
 from slurm_energy.controller.http.authorization import Rights
@@ -130,6 +132,69 @@ def test_everyone_sees_what_he_may(store: Store) -> None:
     assert energies(shared) == {key: everything[key] for key in ("bob", "idle", "unattributed")}
     assert shared["meter_visible"] and not ask(store, BOB)["meter_visible"]
     assert ask(store, BOB)["scope"] == "own" and ask(store, COORDINATOR)["accounts"] == ["biology"]
+
+
+class RouteClient(fake_controller.FakeController):
+    """Client for commands of an operator, which calls the route."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__({})
+        self._store = store
+
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        carbon = GridFactor(GridSeries.constant(SeriesSource("constant"), 360.0))
+        return ask(self._store, OPERATOR, params or {}, GridFactors(carbon))
+
+
+@pytest.fixture(scope="module")
+def partly_measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouteClient]:
+    """A job on each of three nodes: without meters, with a measured energy of 0, and with 7.2 J of a GPU."""
+
+    async def write(store: Store) -> None:
+        parts: tuple[dict[str, int], ...] = ({}, {"cpu": 0}, {"cpu": 0, "gpu[0]": 7_200_000})
+        for number, energy in enumerate(parts, 1):
+            more: dict[str, Any] = {"node": f"n{number}", "uid": 1000 + number}
+            period = periods.period(T0, jobs={(number, 0): energy}, idle=dict.fromkeys(energy, 0), **more)
+            await store.write(store_periods, [DeliveredPeriod(0, period, "{}")], stored.NOW)
+
+    store = Store(tmp_path_factory.mktemp("partly") / "a.db")
+    asyncio.run(write(store))
+    yield RouteClient(store)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nodes", "jobs", "meter"),
+    [
+        (
+            HOUR,
+            "n[1-3]",
+            ["", "0|0||0", "7.2|0|7.2|0.00000072"],
+            ["0|0|0|0", "0|0|0|0", "7.2|0|7.2|0.00000072"],
+        ),
+        (
+            HOUR // 2,
+            "n[1-3]",
+            ["", "0|0||0", "3.6|0|3.6|0.00000036"],
+            ["0|0|0|0", "0|0|0|0", "3.6|0|3.6|0.00000036"],
+        ),
+        (HOUR, "n1", [""], ["", "", ""]),
+    ],
+)
+def test_a_report_does_not_show_unknown_energy_as_zero(
+    seconds: int,
+    nodes: str,
+    jobs: list[str],
+    meter: list[str],
+    partly_measured: RouteClient,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda _: partly_measured)
+    window = ["clusters=c1", f"nodes={nodes}", f"start=uts{T0}", f"end=uts{T0 + seconds}"]
+    columns = "format=energy,energycpu,energygpu,co2e"
+    assert main(["report", "-nP", "-t", "J", "-s", "name", "cluster", "ua", columns, *window]) == 0
+    assert capsys.readouterr().out.splitlines() == [text or "|||" for text in (*jobs, *meter)]
 
 
 def test_users_do_not_see_missing_hours_of_nodes(store: Store) -> None:

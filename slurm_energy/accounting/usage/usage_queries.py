@@ -31,6 +31,8 @@ _IDS_AT_ONCE: Final = 500
 _COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
 _ENERGY_COLUMNS: Final = ("total_uj", *(f"{name}_uj" for name in _COMPONENTS))
 _TIME_COLUMNS: Final = ("cpu_seconds", "gpu_seconds")
+_COUNTS: Final = frozenset(SUM_COLUMNS.index(f"{name}_rows") for name in _COMPONENTS)
+"""Indices of the counts of rows with known energy, which are not divided in proportion to time."""
 _TABLE: Final = usage_tables.usage_sums
 _SUMS: Final = _TABLE.c
 
@@ -249,11 +251,14 @@ def _add_rows(
     """Add stored energies and times to an interval of a usage report.
 
     Each row covers a period. If the period lies partly outside the interval, the row counts in proportion to
-    the time inside.
+    the time inside. Its energy is known in both parts if it is known at all.
     """
     for start, end, group, *values in rows:
         inside = (max(start, interval.start), min(end, interval.end))
-        parts = [_part(int(value), start, end, *inside) for value in values]
+        parts = [
+            int(value) if index in _COUNTS else _part(int(value), start, end, *inside)
+            for index, value in enumerate(values)
+        ]
         interval.prorated |= inside != (start, end) and any(values)
         interval.add(group, parts)
         if rates is not None and parts[TOTAL]:

@@ -180,13 +180,14 @@ def _row(
 ) -> dict[str, Any]:
     cluster, index, kind, names = key
     values = sums.values
-    grams, cost = rates.footprint(values[_INDEX["total_uj"]], sums.groups, interval)
+    energy_uj = _known_energy_uj(values)
+    grams, cost = (None, None) if energy_uj is None else rates.footprint(energy_uj, sums.groups, interval)
     return {
         "cluster": cluster,
         "interval": index,
         "kind": kind,
         **dict(zip(by, names, strict=True)),
-        "energy_microjoules": values[_INDEX["total_uj"]],
+        "energy_microjoules": energy_uj,
         **{
             f"{name}_microjoules": values[_INDEX[f"{name}_uj"]] if values[_INDEX[f"{name}_rows"]] else None
             for name in _COMPONENTS
@@ -197,6 +198,12 @@ def _row(
         "co2e_grams": grams,
         "cost": cost,
     }
+
+
+def _known_energy_uj(values: Sequence[int]) -> int | None:
+    """Return the sum of the known energies in microjoules; None if no component of any period is known."""
+    energy_uj = values[_INDEX["total_uj"]]
+    return energy_uj if energy_uj or any(values[_INDEX[f"{name}_rows"]] for name in _COMPONENTS) else None
 
 
 def _order(row: Mapping[str, Any], by: Sequence[str]) -> tuple[Any, ...]:

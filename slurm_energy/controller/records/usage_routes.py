@@ -184,7 +184,7 @@ def _off(usage: WindowUsage) -> list[dict[str, Any]]:
 
 
 def _basis(factors: GridFactors, start: int, end: int, rows: list[dict[str, Any]]) -> str:
-    joules = sum(row["energy_microjoules"] for row in rows) * _MICROJOULES
+    joules = sum(row["energy_microjoules"] or 0 for row in rows) * _MICROJOULES
     return factors.footprint([(float(start), float(end), joules)]).basis
 
 

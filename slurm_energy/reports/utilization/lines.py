@@ -16,6 +16,7 @@ from slurm_energy.reports.utilization.usage import (
     IDLE,
     JOB,
     UNATTRIBUTED,
+    UNKNOWN_ENERGY,
     Amounts,
     UsageDocument,
     UsageRow,
@@ -146,9 +147,10 @@ def report_lines(
             if not rows:
                 continue
             parents = document.parents.get(cluster, {})
-            block = _Block(request, cluster, interval, rows, parents, sort, classes)
+            visible = document.meter_visible
+            block = _Block(request, cluster, interval, rows, parents, sort, classes, meter_visible=visible)
             lines += block.lines()
-            shown = with_meter and document.meter_visible and not (filtered or request.jobs_only)
+            shown = with_meter and visible and not (filtered or request.jobs_only)
             if shown and request.kind in _WITH_METER:
                 lines += block.meter_lines()
     return lines
@@ -174,11 +176,14 @@ class _Block:
         parents: Mapping[str, str],
         sort: SortOrder | None,
         classes: Sequence[SizeClass],
+        *,
+        meter_visible: bool,
     ) -> None:
         self._request, self._cluster, self._interval = request, cluster, interval
         self._classes = classes
         self._rows, self._parents, self._sort = rows, parents, sort
         self._whole = total(row.amounts for row in rows)
+        self._meter_known = meter_visible and self._whole.energy_uj is not None
         self._jobs = [row for row in rows if row.kind == JOB and self._is_selected(row)]
 
     def lines(self) -> Iterable[Line]:
@@ -198,10 +203,18 @@ class _Block:
 
     def meter_lines(self) -> Iterator[Line]:
         """Yield three lines of the report: idle energy, unattributed energy, and all measured energy."""
-        by_kind = group_amounts(self._rows, lambda row: row.kind)
-        for kind in (IDLE, UNATTRIBUTED):
-            yield self._line(kind, {}, by_kind.get(kind, Amounts()))
+        for kind, amounts in zip((IDLE, UNATTRIBUTED), self._amounts_of(IDLE, UNATTRIBUTED), strict=True):
+            yield self._line(kind, {}, amounts)
         yield self._line(TOTAL, {}, self._whole)
+
+    def _amounts_of(self, *kinds: str) -> list[Amounts]:
+        """Return the sums of the given kinds. Jobs without a row used no energy.
+
+        Idle or unattributed energy without a row is 0 only if the user may see it and nodes were measured.
+        """
+        by_kind = group_amounts(self._rows, lambda row: row.kind)
+        absent = Amounts() if self._meter_known else UNKNOWN_ENERGY
+        return [by_kind.get(kind, Amounts() if kind == JOB else absent) for kind in kinds]
 
     def _line(self, kind: str, names: Mapping[str, str], amounts: Amounts, depth: int = 0) -> Line:
         if kind != JOB:
@@ -238,8 +251,7 @@ class _Block:
         return names
 
     def _utilization(self) -> Iterator[Line]:
-        by_kind = group_amounts(self._rows, lambda row: row.kind)
-        parts = [by_kind.get(kind, Amounts()) for kind in (JOB, IDLE, UNATTRIBUTED)]
+        parts = self._amounts_of(JOB, IDLE, UNATTRIBUTED)
         yield Line(self._cluster, self._interval, TOTAL, {}, self._whole, self._whole, parts=parts)
 
     def _by(self, names: Sequence[str], order: Order) -> list[Line]:
@@ -260,7 +272,7 @@ class _Block:
             if sort is SortOrder.NAME:
                 return names
             used = line.amounts.cpu_seconds if sort is SortOrder.TIME else line.amounts.energy_uj
-            return -(used or 0), *names
+            return used is None, -(used or 0), *names
 
         return order
 

@@ -157,5 +157,6 @@ def _json_row(
 
 
 def _json_amounts(amounts: Amounts) -> dict[str, Any]:
-    joules = amounts.energy_uj / _MICROJOULES_PER_JOULE
-    return amounts.to_json() | {"energy_joules": joules, "energy_kwh": joules / JOULES_PER_KWH}
+    joules = None if amounts.energy_uj is None else amounts.energy_uj / _MICROJOULES_PER_JOULE
+    kwh = None if joules is None else joules / JOULES_PER_KWH
+    return amounts.to_json() | {"energy_joules": joules, "energy_kwh": kwh}

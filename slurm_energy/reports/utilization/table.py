@@ -126,7 +126,7 @@ def size_table(
     for row, line in zip(rows, lines, strict=True):
         whole = _value(line.amounts, tres)
         row += [_size_text(_value(part, tres), whole, tres, style, decimals) for part in line.parts]
-        row.append(percent_text(whole or 0, _value(line.whole, tres) or 0))
+        row.append(_share_text(whole, _value(line.whole, tres), style))
     count = len(classes)
     first = len(head.headers)
     widths = [max([width, *(len(row[first + i]) for row in rows)]) for i in range(count)]
@@ -213,7 +213,7 @@ class _Cells:
         if column.source == Source.JOBS:
             return "" if line.kind != JOB else _count_text(line.amounts.jobs, style)
         if column.source == Source.SHARE:
-            return percent_text(line.amounts.energy_uj, line.whole.energy_uj).removesuffix("%")
+            return _share_text(line.amounts.energy_uj, line.whole.energy_uj, style).removesuffix("%")
         quantity = self._tres(tres)
         if line.kind != JOB and quantity.is_time:
             return ""
@@ -256,6 +256,12 @@ def _plain(tres: Tres, value: float, style: CellStyle, decimals: int) -> str:
 
 def _count_text(count: int | None, style: CellStyle) -> str:
     return str(count) if count is not None else "" if style.exact else UNKNOWN
+
+
+def _share_text(value: float | None, whole: float | None, style: CellStyle) -> str:
+    if value is None or whole is None:
+        return "" if style.exact else UNKNOWN
+    return percent_text(value, whole)
 
 
 def _value(amounts: Amounts, tres: Tres | None) -> float | None:

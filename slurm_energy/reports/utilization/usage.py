@@ -21,7 +21,7 @@ class Amounts:
     """Energy, time, number of jobs, emissions and cost, each summed over jobs or nodes.
 
     Attributes:
-        energy_uj: energy in microjoules.
+        energy_uj: energy in microjoules; None if unknown.
         component_uj: energy by component in microjoules; a component without a meter is missing.
         cpu_seconds, gpu_seconds: allocated CPU and GPU time; None if unknown.
         jobs: number of jobs that ran; None if unknown.
@@ -29,7 +29,7 @@ class Amounts:
         cost: cost in the currency of the response; None if unknown.
     """
 
-    energy_uj: int = 0
+    energy_uj: int | None = 0
     component_uj: Mapping[str, int] = field(default_factory=dict)
     cpu_seconds: float | None = 0.0
     gpu_seconds: float | None = 0.0
@@ -41,8 +41,9 @@ class Amounts:
     def from_json(cls, row: Mapping[str, Any]) -> Amounts:
         """Return the amounts (energy, times, jobs, emissions and cost) in one row of a JSON response."""
         components = {name: row.get(f"{name}_microjoules") for name in COMPONENTS}
+        energy_uj = row["energy_microjoules"]
         return cls(
-            int(row["energy_microjoules"]),
+            None if energy_uj is None else int(energy_uj),
             {name: int(value) for name, value in components.items() if value is not None},
             row.get("cpu_seconds"),
             row.get("gpu_seconds"),
@@ -64,10 +65,16 @@ class Amounts:
         }
 
 
+UNKNOWN_ENERGY: Final = Amounts(energy_uj=None, co2e_grams=None, cost=None)
+"""Amounts of energy that was not measured, or that is hidden from the user."""
+
+
 def total(amounts: Iterable[Amounts]) -> Amounts:
     """Return the sum of amounts (energy, time, cost and other figures) for a report.
 
-    A figure of the sum is unknown if it is unknown in one of the amounts.
+    The energy of the sum is that of all amounts with known energy. It is unknown if it is unknown in all
+    amounts. The same holds for emissions and cost, which are also unknown if those of a known energy are
+    unknown. Each other figure is unknown if it is unknown in one of the amounts.
     """
     summands = list(amounts)
     if len(summands) == 1:  # such as the only account of a user, in most lines of a long report
@@ -76,14 +83,18 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
     for one in summands:
         for name, value in one.component_uj.items():
             components[name] = components.get(name, 0) + value
+    measured = [one for one in summands if one.energy_uj is not None]
+    if summands and not measured:
+        measured = [UNKNOWN_ENERGY]
+    energies = [one.energy_uj for one in measured if one.energy_uj is not None]
     return Amounts(
-        sum(one.energy_uj for one in summands),
+        sum(energies) if energies or not summands else None,
         components,
         _sum_or_none([one.cpu_seconds for one in summands]),
         _sum_or_none([one.gpu_seconds for one in summands]),
         None if any(one.jobs is None for one in summands) else sum(one.jobs or 0 for one in summands),
-        _sum_or_none([one.co2e_grams for one in summands]),
-        _sum_or_none([one.cost for one in summands]),
+        _sum_or_none([one.co2e_grams for one in measured]),
+        _sum_or_none([one.cost for one in measured]),
     )
 
 
