@@ -59,6 +59,12 @@ def test_source_files_that_a_page_names_exist(page: Path) -> None:
     assert missing == []
 
 
+def test_the_changelog_has_no_entry_twice() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    entries = re.split(r"^(?:- |#+ )", text, flags=re.MULTILINE)
+    assert sorted({entry for entry in entries if entries.count(entry) > 1}) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_tables_of_budgets_have_double_brackets(page: Path) -> None:
     assert "`[budgets]`" not in page.read_text(encoding="utf-8"), "energy.toml would be refused"
