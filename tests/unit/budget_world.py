@@ -42,6 +42,7 @@ class FakeNode:
     start: dict[str, float] = field(default_factory=dict)
     sensor_factor: float = 1.0
     has_package_limits: bool = True
+    has_gpu_limits: bool = True
     is_measured: bool = True
     has_devices: bool = True
     slowdown_limit: float | None = None
@@ -83,7 +84,7 @@ class FakeNode:
         for name in self.devices if self.has_devices else ():
             low, high, _ = self.range_of(name)
             ceiling = self.ceiling.get(name)
-            limited = self.has_package_limits or name.startswith("gpu")
+            limited = self.has_gpu_limits if name.startswith("gpu") else self.has_package_limits
             devices.append(
                 DeviceReport(
                     name,

@@ -143,6 +143,21 @@ def test_a_node_that_measures_nothing_has_unknown_power() -> None:
     assert world.cycle.budgets[0].unmeasured_nodes == 1
 
 
+def test_a_node_with_unknown_devices_counts_at_its_configured_power() -> None:
+    world = cluster(5000.0, 2)
+    node = world.nodes[0]
+    node.is_measured = node.has_package_limits = node.has_gpu_limits = False
+    world.step(2)
+    assert world.cycle.budgets[0].unmeasured_nodes == 0  # its sensors may need some seconds
+    world.step(13)
+    assert world.cycle.budgets[0].unmeasured_nodes == 1
+    assumed_watts = world.cycle.nodes["n0"].committed_watts
+    assert assumed_watts == pytest.approx(reserve_watts(1000.0))  # as on the other node
+    world.engine.set_nodes({"n0": BudgetedNode(reserve_watts=700.0), "n1": BudgetedNode()})
+    world.step(2)
+    assert world.cycle.nodes["n0"].committed_watts == 700.0
+
+
 def test_a_rebooted_node_counts_at_nameplate_until_it_confirms() -> None:
     world = cluster(2200.0)
     world.step(5)

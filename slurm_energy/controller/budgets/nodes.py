@@ -216,9 +216,13 @@ class BudgetNode:
 
     @property
     def is_unmeasured(self) -> bool:
-        """Whether the node reports neither power nor a power limit, as a virtual machine without counters."""
+        """Whether the node reports neither power nor a power limit, as a virtual machine without counters.
+
+        The value is False for the first polls, because sensors may not have returned a power yet.
+        """
         return (
             self.poll is not None
+            and self._polls >= _MIN_POLLS
             and self.poll.node_watts is None
             and not any(device.row >= 0 or device.max_watts for device in self.devices.values())
         )

@@ -117,9 +117,12 @@ def _known_rest(inputs: CycleInputs, node: BudgetNode, limited_watts: float) -> 
     facts = inputs.slurm_nodes.get(node.name)
     if facts is not None and facts.is_off:
         return facts.off_watts
-    if node.unlimited.value is None or facts is None or facts.reserve_watts is None:
+    if facts is None or facts.reserve_watts is None:
         return node.rest_watts(limited_watts)
-    return facts.reserve_watts + node.unlimited.value
+    unlimited_watts = node.unlimited.value
+    if unlimited_watts is None:
+        return facts.reserve_watts if node.is_unmeasured else None
+    return facts.reserve_watts + unlimited_watts
 
 
 def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
