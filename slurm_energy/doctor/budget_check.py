@@ -29,14 +29,14 @@ def budget_checks(findings: HostFindings) -> list[CheckResult]:
             )
         ]
     unlimited = _unlimited_devices(findings)
-    if unlimited and not findings.counters:
+    if not findings.counters and len(unlimited) == _device_count(findings):
         return [
             CheckResult(
                 _NAME,
                 CheckState.ABSENT,
                 f"{mode}; without a power limit and without a counter: {', '.join(unlimited)}",
-                "a budget counts this node at budget.node_reserve_watts (default 0 W), and cannot lower it",
-                "if it is not set: budget.node_reserve_watts, the maximum power of the node",
+                "a budget cannot lower this node, and counts it at budget.node_reserve_watts only",
+                "set budget.node_reserve_watts of this node to its maximum power, if it is not set",
             )
         ]
     if unlimited:
@@ -54,6 +54,11 @@ def budget_checks(findings: HostFindings) -> list[CheckResult]:
 def _is_safe(findings: HostFindings) -> bool:
     budget = findings.agent.get("budget") if isinstance(findings.agent, Mapping) else None
     return isinstance(budget, Mapping) and budget.get("is_safe") is True
+
+
+def _device_count(findings: HostFindings) -> int:
+    """Return the number of devices that a node can have in the result of `_unlimited_devices`."""
+    return max(1, len(findings.hardware.packages)) + len(findings.hardware.gpus)
 
 
 def _unlimited_devices(findings: HostFindings) -> list[str]:

@@ -263,9 +263,14 @@ def test_a_power_budget_is_checked_where_it_is_configured() -> None:
         ({"budget_mode": "enforce", "knobs": limits}, CheckState.OK, "every processor and GPU"),
         ({"budget_mode": "observe", "knobs": limits[:1]}, CheckState.ABSENT, "without a power limit: gpu1"),
         ({"budget_mode": "enforce", "agent": safe}, CheckState.DEGRADED, "safe limits are in force"),
-        ({"budget_mode": "observe", "counters": ()}, CheckState.ABSENT, "without a counter: gpu0, gpu1"),
+        ({"budget_mode": "observe", "counters": ()}, CheckState.ABSENT, "without a power limit: gpu0, gpu1"),
+        (
+            {"budget_mode": "observe", "counters": (), "hardware": NodeHardware("Xeon", 4, gpus=gpus)},
+            CheckState.ABSENT,
+            "without a counter: the processors, gpu0, gpu1",
+        ),
     ):
-        found = dataclasses.replace(WELL, hardware=hardware, **changes)  # type: ignore[arg-type]
+        found = dataclasses.replace(WELL, **{"hardware": hardware, **changes})  # type: ignore[arg-type]
         (check,) = (check for check in diagnosis.diagnose(found) if check.name == "power budget")
         assert (check.state, text in check.finding) == (state, True)
     assert "power budget" not in states(dataclasses.replace(WELL, hardware=hardware))
