@@ -33,10 +33,11 @@ def cluster_screen(response: Row, clock: str, glyphs: Glyphs, max_rows: int | No
     nodes, jobs = response.get("nodes") or [], response.get("jobs") or []
     lines = [_headline(response, nodes, clock), ""]
     budgets = response.get("budgets") or []
+    if response.get("mode") == "off" and not nodes:  # the response then has no budget, configured or not
+        why = "no budget is computed: budget.mode is off, or there is no table [[budgets]]"
+        return [*lines, why, "nodes report their power and jobs to this screen only under a budget"]
     lines += [_budget_line(row, glyphs) for row in budgets] or ["no budget is configured"]
     lines += ["note: " + note for note in notes(response)]
-    if response.get("mode") == "off" and not nodes:
-        return [*lines, "nodes report their power and jobs only if budget.mode is observe or enforce"]
     lines += ["", *_jobs(jobs, max_rows)]
     if response.get("scope", "all") != "all":
         lines.append("jobs of other users are not shown: only operators see them")
