@@ -261,7 +261,7 @@ def _missing(job: JobUsage | None, status: JobStatus | None) -> str:
     if nodes is not None and len(job.records) < nodes:
         return f"energy records of {len(job.records)} of {nodes} nodes arrived"
     if not job.energy_joules:
-        return _NO_ENERGY
+        return _NO_ENERGY if nodes is not None else "no energy arrived, and the number of nodes is unknown"
     return "" if job.elapsed_s > 0 else "the record has no duration"
 
 

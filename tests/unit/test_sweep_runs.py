@@ -48,6 +48,7 @@ class EmulatedCluster:
         self.ended_as: dict[int, str] = {}
         self.silent: set[int] = set()
         self.has_counters = True
+        self.nodes: int | None = 1
         self.tags: dict[int, str] = {}
         self.max_in_flight = 0
         self.now = 0.0
@@ -64,7 +65,7 @@ class EmulatedCluster:
         return {name: job_id for job_id, (name, _) in self.jobs.items() if name in names}
 
     def read_states(self, job_ids):
-        return {job_id: JobStatus(self.ended_as.get(job_id, "COMPLETED"), 1) for job_id in job_ids}
+        return {job_id: JobStatus(self.ended_as.get(job_id, "COMPLETED"), self.nodes) for job_id in job_ids}
 
     def records(self, job_ids):
         found = []
@@ -191,6 +192,21 @@ def test_jobs_without_energy_fail_as_soon_as_their_records_arrive() -> None:
     cluster.runner(repetitions=1).run()
     assert cluster.now < 60.0
     assert {run.note.partition(" (")[0] for run in state.runs} == {"the node measures no energy"}
+
+
+def test_energy_of_other_nodes_is_awaited_if_their_number_is_unknown() -> None:
+    state = new_state(parse_factor("gpu-cap", "250"))
+    cluster = EmulatedCluster(state)
+    cluster.has_counters, cluster.nodes = False, None
+    runner = cluster.runner(repetitions=1)
+
+    def sleep(seconds: float) -> None:
+        cluster.sleep(seconds)
+        cluster.has_counters = cluster.now > 100.0  # stands for the record of a second node
+
+    runner._sleep = sleep
+    runner.run()
+    assert {run.status for run in state.runs} == {RunStatus.MEASURED}
 
 
 def test_a_record_of_another_job_with_the_same_id_does_not_count() -> None:
