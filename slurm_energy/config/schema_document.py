@@ -150,6 +150,7 @@ def type_name(hint: Any) -> str:
     names: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
     names[DatabaseLocation] = "path or URL"
     names[list[dict[str, Any]]] = "list of tables"
+    names[dict[str, Any]], names[int | None] = "table", "integer, optional"
     names[ControllerUrls] = "string or list of strings"
     names[ControllerUrls | None] = f"{names[ControllerUrls]}, optional"
     if hint in names:

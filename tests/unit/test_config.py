@@ -30,6 +30,8 @@ def test_every_key_has_a_line_in_the_reference():
     page = reference_page()
     for name in ("sampling_hz", "controller_url", "policy_file", "gpu_cap_watts", "package_cap_watts"):
         assert f"`{name}`" in page
+    types = [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert not [text for text in types if "." in text or "int" in text.split(",")[0].split()]
 
 
 def test_filled_example_reads_back_equal():
