@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_energy.budget.power_table import ANY_PARTITION, PartitionPower
+from slurm_energy.budget.power_table import PartitionPower, powers_of_partitions
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.licenses import MAX_COUNT, join_licenses, split_licenses
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
@@ -58,11 +58,11 @@ def kept_caps(
     Returns:
         Cap per node and cap per GPU, shape (n,) each. A job in several partitions has the highest caps.
     """
-    node_caps, gpu_caps, fallback = node_caps.copy(), gpu_caps.copy(), powers[ANY_PARTITION]
+    node_caps, gpu_caps = node_caps.copy(), gpu_caps.copy()
     for row in np.flatnonzero(np.isfinite(node_caps) | np.isfinite(gpu_caps)).tolist():
         requested = float(node_caps[row]), float(gpu_caps[row])
-        rows = [powers.get(name, fallback) for name in queue.partition[row].split(",")]
         gpus = int(queue.gpus[row]) if queue.held_cpus[row] == 0 else math.inf
+        rows = powers_of_partitions(queue.partition[row], powers)
         kept = [power.kept_caps(*requested, gpus=gpus) for power in rows]
         node_caps[row], gpu_caps[row] = (max(caps) for caps in zip(*kept, strict=True))
     return node_caps, gpu_caps
@@ -88,10 +88,9 @@ def requested_watts(
         gpu_caps: cap on the power of each GPU of the job, from `kept_caps`; infinity without a cap.
     """
     watts = np.empty(queue.count, np.int64)
-    fallback = powers[ANY_PARTITION]
     for row in range(queue.count):
         nodes, cpus, gpus = int(queue.nodes[row]), int(queue.cpus[row]), int(queue.gpus[row])
-        rows = [powers.get(name, fallback) for name in queue.partition[row].split(",")]
+        rows = powers_of_partitions(queue.partition[row], powers)
         predicted = float(predicted_watts[row]) - min(power.idle_watts(cpus, gpus) for power in rows)
         # A waiting job of whole nodes shows only the CPUs that it requested; its runs measured whole nodes.
         whole = not math.isnan(predicted)

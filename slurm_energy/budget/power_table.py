@@ -163,6 +163,16 @@ class PartitionPower:
         return cpus * self.idle_cpu_watts + gpus * self.idle_gpu_watts
 
 
+def powers_of_partitions(partitions: str, powers: Mapping[str, PartitionPower]) -> list[PartitionPower]:
+    """Return the power of each partition in which a job may start.
+
+    Args:
+        partitions: names of the partitions, separated by commas.
+        powers: power of each partition, including the key `ANY_PARTITION`.
+    """
+    return [powers.get(name, powers[ANY_PARTITION]) for name in partitions.split(",")]
+
+
 def partition_powers(
     nodes: Iterable[PartitionNode], exclusive: Iterable[str] = (), default: str = ""
 ) -> dict[str, PartitionPower]:

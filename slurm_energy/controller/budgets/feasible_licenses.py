@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.budget.job_licenses import feasible_watts
-from slurm_energy.budget.power_table import ANY_PARTITION, PartitionPower
+from slurm_energy.budget.power_table import PartitionPower, powers_of_partitions
 from slurm_energy.controller.budgets.licenses import BudgetHeadroom
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
@@ -66,8 +66,7 @@ def feasible_licenses(
 def _idle_watts(queue: QueueColumns, row: int, powers: Mapping[str, PartitionPower]) -> float:
     """Return the idle power of the devices that a job requests, the highest of all its partitions."""
     cpus, gpus = int(max(queue.cpus[row], queue.held_cpus[row])), int(queue.gpus[row])
-    names = queue.partition[row].split(",")
-    return max(powers.get(name, powers[ANY_PARTITION]).idle_watts(cpus, gpus) for name in names)
+    return max(power.idle_watts(cpus, gpus) for power in powers_of_partitions(queue.partition[row], powers))
 
 
 class _FreeablePower(NamedTuple):

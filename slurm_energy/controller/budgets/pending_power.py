@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.budget.power_groups import PowerGroups
-from slurm_energy.budget.power_table import ANY_PARTITION, PartitionPower
+from slurm_energy.budget.power_table import PartitionPower, powers_of_partitions
 from slurm_energy.budget.reachable_limits import HOST_SHARE, START_GPU_RATIO, START_SHARE
 from slurm_energy.budget.work_price import MIN_GAIN, PRICES, economic_power, price_levels
 from slurm_energy.controller.budgets.curves import limits_and_times, lowest_power
@@ -128,8 +128,7 @@ def pending_power(
     parts: list[_Part] = []
     pairs: list[int] = []  # row by pair of a job and a partition
     for row in np.flatnonzero(np.asarray(predicted, np.bool_)).tolist():
-        for name in queue.partition[row].split(","):
-            power = powers.get(name, powers[ANY_PARTITION])
+        for power in powers_of_partitions(queue.partition[row], powers):
             parts += _parts(queue, row, len(pairs), power, float(full_watts[row]))
             pairs.append(row)
     nodes = np.maximum(1, queue.nodes).astype(np.float64)
