@@ -291,7 +291,6 @@ class BudgetAdmission:
         cluster = cluster_headroom(budgets)
         wanted = kept_watts(queue, power.watts, predicted, name, pools[name].total)
         least = np.maximum(least, np.where(predicted, 0.0, MIN_SHARE * wanted))
-
         scopes_of = covering_budgets(queue, scoped)
 
         def names_of(row: int) -> tuple[str, ...]:
@@ -352,9 +351,8 @@ class BudgetAdmission:
         budgets: Sequence[BudgetHeadroom],
         counted_jobs: Collection[int],
     ) -> AdmissionReport:
-        by_name: dict[str, BudgetHeadroom | None] = {budget.name: budget for budget in budgets}
-
-        names_of = covering_budgets(queue, {budget.name: budget for budget in budgets})
+        by_name = {budget.name: budget for budget in budgets}
+        names_of = covering_budgets(queue, by_name)
         wanted = power.watts + retained_licenses(queue, power.levels, by_name, names_of)
         waiting, problems = self._holds.apply(
             queue, wanted, now_unix_s, budgets, set(counted_jobs), only_delaying=False

@@ -95,13 +95,14 @@ class BudgetHeadroom:
 
         A budget that limits certain nodes never covers a pending job, because the nodes of the job are not
         known yet. A budget covers a job that may start in several partitions or QOS if it covers one of them.
-        From 24.11 on, Slurm shows a requested QOS as the user wrote it, although it ignores the case.
+        From 24.11 on, Slurm shows a requested QOS as the user wrote it, although it ignores the case. The
+        names in the scope are in lower case.
         """
         names = {
             ScopeKind.PARTITION: partition.split(","),
             ScopeKind.ACCOUNT: [account],
             ScopeKind.USER: [user],
-            ScopeKind.QOS: [*qos.split(","), *qos.lower().split(",")],
+            ScopeKind.QOS: qos.lower().split(","),
         }
         is_named = not self.scope.names.isdisjoint(names.get(self.scope.kind, ()))
         return self.scope.kind is ScopeKind.CLUSTER or is_named
@@ -153,11 +154,11 @@ class BudgetHeadroom:
             fall = self.limit_watts - watts
             if math.isfinite(fall) and fall > 0 and math.isfinite(self.reachable_headroom_watts):
                 room = max(0.0, self.reachable_headroom_watts - fall)
-                raised = room / max(ratio, _NEW_JOB_RATIO) - (self.headroom_watts - fall)
+                raised = room / ratio - (self.headroom_watts - fall)
                 watts += max(0.0, min(raised, fall))
             elif math.isinf(self.limit_watts) and math.isfinite(self.lowest_limit_watts):
                 room = max(0.0, watts - self.lowest_limit_watts)
-                raised = self.idle_watts + held_watts + room / max(ratio, _NEW_JOB_RATIO)
+                raised = self.idle_watts + held_watts + room / ratio
                 watts = max(watts - self.running_idle_watts, raised)
             steps.append((unix_s, watts))
         return steps

@@ -72,18 +72,18 @@ class PartitionHardware:
 def _rounded(power: NodePowerRange) -> NodePowerRange:
     return replace(
         power,
-        package_watts=math.ceil(power.package_watts / _WATTS_STEP) * _WATTS_STEP,
-        gpu_watts=math.ceil(power.gpu_watts / _WATTS_STEP) * _WATTS_STEP,
+        package_watts=_rounded_up(power.package_watts),
+        gpu_watts=_rounded_up(power.gpu_watts),
         package_idle_watts=math.floor(power.package_idle_watts / _WATTS_STEP) * _WATTS_STEP,
         gpu_idle_watts=math.floor(power.gpu_idle_watts / _WATTS_STEP) * _WATTS_STEP,
         # The minimum limit of a device rises while its present jobs draw more than its lowest limit.
-        package_min_watts=_whole_steps(power.package_min_watts),
-        gpu_min_watts=_whole_steps(power.gpu_min_watts),
+        package_min_watts=None if power.package_min_watts is None else _rounded_up(power.package_min_watts),
+        gpu_min_watts=None if power.gpu_min_watts is None else _rounded_up(power.gpu_min_watts),
     )
 
 
-def _whole_steps(watts: float | None) -> float | None:
-    return None if watts is None else math.ceil(watts / _WATTS_STEP) * _WATTS_STEP
+def _rounded_up(watts: float) -> float:
+    return math.ceil(watts / _WATTS_STEP) * _WATTS_STEP
 
 
 def _read_partitions(run: Runner) -> tuple[frozenset[str], str]:
