@@ -112,7 +112,7 @@ def _values(row: UsageRow, document: UsageDocument) -> Mapping[str, Any]:
     return (
         {"cluster": row.cluster, "start": start, "end": end, "kind": row.kind, "cpus": row.cpus}
         | dict(row.names)
-        | {"energy_joules": None if amounts.energy_uj is None else amounts.energy_uj / 1e6}
+        | {"energy_joules": amounts.energy_joules}
         | joules
         | figures
     )

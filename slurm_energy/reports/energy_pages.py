@@ -15,7 +15,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from slurm_energy.grid.amount_text import cost_text, grams_text
-from slurm_energy.quantities import JOULES_PER_KWH, format_duration
+from slurm_energy.quantities import format_duration
 from slurm_energy.reports.figure_format import plain, with_unit
 from slurm_energy.reports.html_document import render
 from slurm_energy.reports.largest_jobs import MAX_JOBS
@@ -38,7 +38,6 @@ INDEX: Final = "index.html"
 NONE: Final = "(none)"
 _UNKNOWN: Final = "unknown"
 _MAX_LAYERS: Final = 7
-_MICROJOULES_PER_KWH: Final = JOULES_PER_KWH * 1e6
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TABLES: Final = (
     ("account", "Accounts"),
@@ -152,12 +151,8 @@ def _interval_label(start: float, end: float) -> str:
     return datetime.fromtimestamp(start).strftime("%d %b %H:%M" if hours < 23 else "%d %b")
 
 
-def _kwh(amounts: Amounts) -> float | None:
-    return None if amounts.energy_uj is None else amounts.energy_uj / _MICROJOULES_PER_KWH
-
-
 def _kwh_text(amounts: Amounts) -> str:
-    kwh = _kwh(amounts)
+    kwh = amounts.energy_kwh
     if kwh is None:
         return _UNKNOWN
     if 0 < kwh < 1e-6:
@@ -219,8 +214,8 @@ def _layers(
         ]
         color = "other" if of_meter else f"v{number + 1}"
         color = "text" if name == UNATTRIBUTED else color
-        texts = [_kwh_cell(_kwh(one), " kWh") for one in amounts]
-        layers.append(ColumnLayer(name, color, [_kwh(one) for one in amounts], texts))
+        texts = [_kwh_cell(one.energy_kwh, " kWh") for one in amounts]
+        layers.append(ColumnLayer(name, color, [one.energy_kwh for one in amounts], texts))
     return layers
 
 
@@ -260,7 +255,7 @@ def _table(
         amounts = sums[name]
         energy_uj = amounts.energy_uj
         share = f"{100 * energy_uj / whole_uj:.1f} %" if whole_uj and energy_uj is not None else ""
-        cells = [_kwh_cell(_kwh(amounts)), share]
+        cells = [_kwh_cell(amounts.energy_kwh), share]
         cells += [grams_text(amounts.co2e_grams) or _UNKNOWN] if document.has_carbon else []
         cost = cost_text(amounts.cost, document.currency).removesuffix(f" {document.currency}")
         cells += [cost or _UNKNOWN] if document.currency else []
@@ -297,5 +292,5 @@ def _job_row(job: JobUsage) -> dict[str, Any]:
         "elapsed": format_duration(job.elapsed_s),
         "kwh": _kwh_cell(job.energy_kwh),
         "watts": with_unit(job.mean_watts, "W"),
-        "quality": str(job.quality or "unknown"),
+        "quality": str(job.quality or _UNKNOWN),
     }

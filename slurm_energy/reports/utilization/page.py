@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from slurm_energy import __version__
-from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.reports.table import delimited, fit
 from slurm_energy.reports.utilization.columns import Tres, unit_of
 from slurm_energy.reports.utilization.grammar import ReportKind, ReportRequest
@@ -20,7 +19,6 @@ from slurm_energy.safe_text import escape_controls, escape_csv
 
 FORMAT_VERSION: Final = 1
 _RULE: Final = "-" * 80
-_MICROJOULES_PER_JOULE: Final = 1e6
 _TITLES: Final = {
     ReportKind.UTILIZATION: "Cluster Utilization",
     ReportKind.ACCOUNT_BY_USER: "Cluster/Account/User Utilization",
@@ -157,6 +155,4 @@ def _json_row(
 
 
 def _json_amounts(amounts: Amounts) -> dict[str, Any]:
-    joules = None if amounts.energy_uj is None else amounts.energy_uj / _MICROJOULES_PER_JOULE
-    kwh = None if joules is None else joules / JOULES_PER_KWH
-    return amounts.to_json() | {"energy_joules": joules, "energy_kwh": kwh}
+    return amounts.to_json() | {"energy_joules": amounts.energy_joules, "energy_kwh": amounts.energy_kwh}

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
 from slurm_energy.errors import UsageError
+from slurm_energy.quantities import JOULES_PER_KWH
 
 JOB: Final = "job"
 IDLE: Final = "idle"
 UNATTRIBUTED: Final = "unattributed"
 COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
+_MICROJOULES_PER_JOULE: Final = 1e6
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -36,6 +38,17 @@ class Amounts:
     jobs: int | None = 0
     co2e_grams: float | None = 0.0
     cost: float | None = 0.0
+
+    @property
+    def energy_joules(self) -> float | None:
+        """Energy in joules; None if unknown."""
+        return None if self.energy_uj is None else self.energy_uj / _MICROJOULES_PER_JOULE
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """Energy in kWh; None if unknown."""
+        joules = self.energy_joules
+        return None if joules is None else joules / JOULES_PER_KWH
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Amounts:
@@ -83,16 +96,14 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
     for one in summands:
         for name, value in one.component_uj.items():
             components[name] = components.get(name, 0) + value
-    measured = [one for one in summands if one.energy_uj is not None]
-    if summands and not measured:
-        measured = [UNKNOWN_ENERGY]
-    energies = [one.energy_uj for one in measured if one.energy_uj is not None]
+    # If no energy is known, the sums of the unknown energies, emissions and costs are unknown.
+    measured = [one for one in summands if one.energy_uj is not None] or summands
     return Amounts(
-        sum(energies) if energies or not summands else None,
+        _integer_sum_or_none([one.energy_uj for one in measured]),
         components,
         _sum_or_none([one.cpu_seconds for one in summands]),
         _sum_or_none([one.gpu_seconds for one in summands]),
-        None if any(one.jobs is None for one in summands) else sum(one.jobs or 0 for one in summands),
+        _integer_sum_or_none([one.jobs for one in summands]),
         _sum_or_none([one.co2e_grams for one in measured]),
         _sum_or_none([one.cost for one in measured]),
     )
@@ -120,6 +131,10 @@ def _float_or_none(value: float | None) -> float | None:
 
 def _sum_or_none(values: Sequence[float | None]) -> float | None:
     return None if None in values else math.fsum(cast(Sequence[float], values))
+
+
+def _integer_sum_or_none(values: Sequence[int | None]) -> int | None:
+    return None if None in values else sum(cast(Sequence[int], values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ def _node_energy(
             return None
         sums = [0.0] * (len(part) - 1)
         for row in document.rows:
-            sums[row.interval] += (row.amounts.energy_uj or 0) / 1e6
+            sums[row.interval] += row.amounts.energy_joules or 0.0
         joules += sums
         absent = [0.0] * (len(part) - 1)
         for entry in document.data.get("missing_node_seconds") or ():
