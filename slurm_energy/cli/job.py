@@ -86,8 +86,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             jobs += _fetch(args, job_id, decisions_by_job, scopes)
         except NotFoundError as error:
-            single = len(ids) == 1 and _is_text(args)
-            if single and (_still_running(args, job_id) or _deferred(args, job_id)):
+            if len(ids) == 1 and _is_text(args) and (_still_running(args, job_id) or _deferred(args, job_id)):
                 return EXIT_OK
             raise _explained(args, job_id, error) from None
     if args.json:

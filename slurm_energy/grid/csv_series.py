@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from slurm_energy.csv_rows import DECIMAL_POINT, TOO_LONG
+from slurm_energy.csv_rows import refuse_fields
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.series import GridSeries, Sample, with_ends
 from slurm_energy.grid.units import GridQuantity, carbon_unit_factor, check_value, price_unit_factor
@@ -148,9 +148,7 @@ class TimedRows:
                 raise UsageError(location, f"has more than {MAX_ROWS} rows")
             if len(row) < self.fields:
                 raise UsageError(location, self.too_short, self.expected)
-            if any(field.strip() for field in row[self.columns :]):
-                # 0,25 without quotes is two fields, and the value would be 0.
-                raise UsageError(location, TOO_LONG, DECIMAL_POINT)
+            refuse_fields(row[self.columns :], location)
             text = row[self.time_field]
             try:
                 time_s = parse_time(text)

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -74,11 +74,8 @@ MAX_SEARCH_BYTES: Final = 256 << 10
 MAX_CHANGE_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 64 << 10
 MAX_BUDGET_POLL_BYTES: Final = 1 << 20
-_QUERY_TIMEOUT_S: Final = 20.0
 _STATISTICS_AGE_S: Final = 1.0
 _TRACES_CHUNK: Final = 4  # responses about jobs contain traces of up to megabytes each
-P = ParamSpec("P")
-R = TypeVar("R")
 Receiver = Callable[[bytes, Sender], Awaitable[dict[str, Any]]]
 log = logging.getLogger(__name__)
 

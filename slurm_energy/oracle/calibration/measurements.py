@@ -104,15 +104,15 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(str(path), reason, "name a CSV file of measurements") from None
-    known = header.issuperset(COLUMNS) or header.issuperset(_STUDY_COLUMNS)
-    for line, row in rows if known else ():
+    is_native = header.issuperset(COLUMNS)
+    if not is_native and not header.issuperset(_STUDY_COLUMNS):
+        expected = _STUDY_COLUMNS if "dataset" in header else COLUMNS
+        raise UsageError(f"{path}: header", "is not known", f"columns: {','.join(expected)}")
+    for line, row in rows:
         refuse_too_long(row, f"{path}, line {line}")
-    if header.issuperset(COLUMNS):
+    if is_native:
         return [_native_row(path, line, row) for line, row in rows]
-    if header.issuperset(_STUDY_COLUMNS):
-        return [_study_row(path, line, row, precision) for line, row in rows]
-    expected = _STUDY_COLUMNS if "dataset" in header else COLUMNS
-    raise UsageError(f"{path}: header", "is not known", f"columns: {','.join(expected)}")
+    return [_study_row(path, line, row, precision) for line, row in rows]
 
 
 def _native_row(path: Path, line: int, row: dict[str, str | None]) -> Measurement:
