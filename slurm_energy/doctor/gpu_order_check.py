@@ -1,6 +1,6 @@
-"""Check of `senergy doctor` of the order in which Slurm numbers the NVIDIA GPUs of the node.
+"""Check of `senergy doctor`: whether the order in which Slurm numbers the NVIDIA GPUs is known.
 
-By these numbers the agent identifies the GPUs of a job.
+The agent identifies the GPUs of a job by these numbers.
 """
 
 from __future__ import annotations

@@ -171,10 +171,11 @@ def plugstack_lines(slurm_conf: Path, settings: Mapping[str, list[str]]) -> list
 
 
 def included_path(name: str, folder: Path, conf_folder: Path) -> Path:
-    """Return the path of the file that an Include line of slurm.conf, or of a file that it includes, names.
+    """Return the path of the file that an Include line names.
 
-    A relative name refers to the directory of the file with the Include line in Slurm 22.05, and to the
-    directory of slurm.conf from Slurm 23.02 on. The result is the first of these paths that exists.
+    The line is in slurm.conf or gres.conf, or in a file that one of them includes. A relative name refers to
+    the directory of the file with the Include line in Slurm 22.05, and to the directory of slurm.conf from
+    Slurm 23.02 on. The result is the first of these paths that exists.
 
     Args:
         name: path in the Include line.
@@ -190,7 +191,8 @@ def _lines(path: Path, conf_folder: Path | None = None, *, strict: bool = False)
 
     Args:
         path: path of the file.
-        conf_folder: directory of slurm.conf, if the file is slurm.conf. See `included_path`.
+        conf_folder: directory of slurm.conf, for slurm.conf and gres.conf; see `included_path`. None: in
+            plugstack.conf, relative names refer to the directory of the file with the Include line.
         strict: raise an error if an included file cannot be read, instead of skipping that file.
     """
     lines, includes_left, cluster = list[str](), _MAX_INCLUDES, ""
