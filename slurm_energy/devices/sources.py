@@ -102,9 +102,14 @@ def find_sources(root: Path, node_power: NodePowerOptions | None = None) -> Disc
         missing = ", ".join(sorted(sources.selection.missing_parts))
         sources.notes.append(f"no sensor measures {missing} of the node: its figure is too low by that power")
     for key, why in sources.selection.excluded.items():
-        by_key[key].close()
-        sources.notes.append(f"{key} is excluded: {why}")
+        _exclude(sources, by_key[key], why)
     return sources
+
+
+def _exclude(sources: DiscoveredSources, counter: EnergyCounter, why: str) -> None:
+    """Close a counter and add a note with the reason to `sources`."""
+    counter.close()
+    sources.notes.append(f"{counter.key} is excluded: {why}")
 
 
 def _processors(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
@@ -141,8 +146,7 @@ def _without_unreadable_sources(
             unreadable |= {counter.key for counter in own if counter.source not in readable}
     for counter in counters:
         if counter.key in unreadable:
-            counter.close()
-            sources.notes.append(f"{counter.key} is excluded: it cannot be read")
+            _exclude(sources, counter, "it cannot be read")
     return [counter for counter in counters if counter.key not in unreadable]
 
 

@@ -28,8 +28,9 @@ def budget_checks(findings: HostFindings) -> list[CheckResult]:
                 "is senergyctld running, and its budget.mode the same?   senergy status; senergy budget show",
             )
         ]
-    unlimited = _unlimited_devices(findings)
-    if not findings.counters and len(unlimited) == _device_count(findings):
+    has_limit = _limits_by_device(findings)
+    unlimited = [name for name, is_limited in has_limit.items() if not is_limited]
+    if not findings.counters and not any(has_limit.values()):
         return [
             CheckResult(
                 _NAME,
@@ -56,18 +57,11 @@ def _is_safe(findings: HostFindings) -> bool:
     return isinstance(budget, Mapping) and budget.get("is_safe") is True
 
 
-def _device_count(findings: HostFindings) -> int:
-    """Return the number of devices that a node can have in the result of `_unlimited_devices`."""
-    return max(1, len(findings.hardware.packages)) + len(findings.hardware.gpus)
-
-
-def _unlimited_devices(findings: HostFindings) -> list[str]:
-    """Return the devices whose power limit cannot be set."""
+def _limits_by_device(findings: HostFindings) -> dict[str, bool]:
+    """Return whether a power limit can be set, by the name of each processor and GPU."""
     hardware, knobs = findings.hardware, {knob.key for knob in findings.knobs}
-    names = [package.name for package in hardware.packages if not package.limit_domains]
-    if not hardware.packages:
-        names.append("the processors")
-    for gpu in hardware.gpus:
-        if f"{gpu.interface}.power_limit[gpu{gpu.index}]" not in knobs:
-            names.append(f"gpu{gpu.index}")
-    return names
+    packages = {package.name: bool(package.limit_domains) for package in hardware.packages}
+    gpus = {
+        f"gpu{gpu.index}": f"{gpu.interface}.power_limit[gpu{gpu.index}]" in knobs for gpu in hardware.gpus
+    }
+    return (packages or {"the processors": False}) | gpus

@@ -73,9 +73,9 @@ def inspect(
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     meter, meter_error = _meter(config, node)
     devices = discover(root, meter)
-    conf = slurm_conf or conf_files.locate_slurm_conf()
-    gpu_order, gpu_order_error = inspect_gpu_order(conf, _reported_name(agent) or node, devices.hardware)
     try:
+        conf = slurm_conf or conf_files.locate_slurm_conf()
+        gpu_order, gpu_order_error = inspect_gpu_order(conf, _reported_name(agent) or node, devices.hardware)
         return HostFindings(
             node=node,
             version=__version__,

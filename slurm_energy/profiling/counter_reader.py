@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
-from slurm_energy.devices.sampling_interval import max_sampling_interval_s
+from slurm_energy.devices.sampling_interval import max_sampling_interval_s, min_wrap_s
 from slurm_energy.profiling.energy_reader import EnergyReader, EnergyReading
 from slurm_energy.quantities import counter_delta
 
@@ -62,14 +62,9 @@ class CounterEnergyReader(EnergyReader):
         self._last[counter.key] = (now, value)
         if counter.range_uj is None:
             moved_uj = value - before
-            certain = moved_uj >= 0
         else:
             moved_uj = counter_delta(before, value, counter.range_uj)
-            certain = True
-        max_uj = (now - then) * counter.max_watts * 1e6
-        for range_uj in (counter.range_uj, counter.unread_range_uj):
-            certain = certain and (range_uj is None or max_uj <= _SAFE_FRACTION_OF_RANGE * range_uj)
-        if not certain:
+        if moved_uj < 0 or now - then > _SAFE_FRACTION_OF_RANGE * min_wrap_s((counter,)):
             self._lost.add(counter.key)
         self._total_uj[counter.key] = self._total_uj.get(counter.key, 0) + moved_uj
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.devices.hardware import GpuInfo
+from slurm_energy.devices.sysfs import natural_key
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.gres_conf import GpuCounts, GpuRecord, GresConf, node_gpus, read_gres_conf
@@ -33,11 +34,10 @@ from slurm_energy.slurm.plugin_files import Settings, plugin_directories
 
 GRES_CONF: Final = "gres.conf"
 _NVIDIA_FILE: Final = re.compile(r"nvidia[0-9]+")
-_DIGITS: Final = re.compile(r"([0-9]+)")
 _DETECTIONS: Final = ("full", "nvml", "rsmi", "oneapi", "nrt", "nvidia")
 """Values of AutoDetect in the order in which Slurm searches for them. `full` (26.05) tries all the others."""
 
-_FileKey = tuple[bool, list[str | int]]
+_FileKey = tuple[bool, list[tuple[int, str]]]
 
 
 class UnreadableError(UnavailableError):
@@ -139,9 +139,8 @@ def read_gpu_order(conf: Path | None, node: str, gpus: Sequence[DetectedGpu]) ->
 def _detection(gres: GresConf, settings: Settings) -> str:
     """Return the automatic detection of NVIDIA GPUs that is in force: `nvml`, `nvidia`, or an empty text."""
     named = next((name for name in _DETECTIONS if name in gres.auto_detect), "")
-    candidates = ("nvml", "nvidia") if named == "full" else (named,)
-    offered = (name for name in candidates if name in ("nvml", "nvidia"))
-    return next((name for name in offered if _may_be_installed(f"gpu_{name}.so", settings)), "")
+    candidates = (name for name in ("nvml", "nvidia") if named in (name, "full"))
+    return next((name for name in candidates if _may_be_installed(f"gpu_{name}.so", settings)), "")
 
 
 def _may_be_installed(plugin: str, settings: Settings) -> bool:
@@ -259,8 +258,7 @@ def _kind_key(gpu: GpuRecord | DetectedGpu) -> tuple[int, str, _FileKey]:
 
 def _file_key(file: str) -> _FileKey:
     """Return the key by which Slurm sorts files: `nvidia2` before `nvidia10`, GPUs without a file last."""
-    parts = enumerate(_DIGITS.split(file))
-    return not file, [int(part) if index % 2 else part for index, part in parts]
+    return not file, natural_key(file)
 
 
 def _matches(single: GpuRecord, gpu: DetectedGpu) -> bool:

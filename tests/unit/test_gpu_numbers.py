@@ -281,8 +281,8 @@ def test_gpus_that_slurm_does_not_detect_as_such() -> None:
 @pytest.fixture
 def devices(tmp_path: Path) -> NodeDevices:
     tree = Tree(tmp_path / "root")
-    found = (*gpus(*DGX_MINORS), gpu(0, None, "AMD", interface="amdsmi"))
-    return dataclasses.replace(discover(tree.root), hardware=NodeHardware("Xeon", 8, gpus=found[:4]))
+    hardware = NodeHardware("Xeon", 8, gpus=gpus(*DGX_MINORS))
+    return dataclasses.replace(discover(tree.root), hardware=hardware)
 
 
 def nvml_indices(numbers: GpuNumbers, devices: NodeDevices, text: str, conf: str = "") -> tuple[int, ...]:

@@ -63,8 +63,8 @@ def _clock_drop(view: JobView, gpu: GpuView) -> float | None:
 def reference_mhz(view: JobView, gpu: GpuView) -> float | None:
     """Return the highest SM clock that a GPU supports; None if it is unknown.
 
-    If the GPU does not report it, the highest one that other GPUs of the job support is returned, else the
-    highest observed clock.
+    If the GPU does not report its highest clock, the result is the highest clock that other GPUs of the job
+    report, or else the highest observed clock.
     """
     if (own := gpu.maximum("max_sm_clock_mhz")) is not None:
         return own
@@ -78,9 +78,9 @@ def reference_mhz(view: JobView, gpu: GpuView) -> float | None:
 def limited_power(view: JobView) -> Iterator[JobFinding]:
     """Yield a finding if a power limit or clock limit slows the GPUs of a job down too much.
 
-    A GPU that lowers its clock a little at its highest power limit works as designed. If the job has no
-    lowered limit, and the GPUs do not report whether their power throttles them, the cause of a low clock is
-    unknown, and there is no finding.
+    A GPU that lowers its clock a little at its highest power limit works as designed. If no power limit is
+    lowered, no clock limit is set, and the GPUs report no share of time throttled by power, the cause of a
+    low clock is unknown, and there is no finding.
     """
     limited = [gpu for gpu in view.busy_gpus if _is_slowed(view, gpu)]
     if not limited:
@@ -89,16 +89,14 @@ def limited_power(view: JobView) -> Iterator[JobFinding]:
     lowered = [gpu for gpu in limited if _has_lowered_limit(view, gpu)]
     group = lowered or limited
     throttled = mean_of([s for gpu in group if (s := gpu.mean("throttle_power_percent")) is not None])
-    is_clock_set = _is_clock_set(view)
-    if throttled is None and not lowered and not is_clock_set:
+    has_limit = bool(lowered) or _is_clock_set(view)
+    if throttled is None and not has_limit:
         return
-    is_power = throttled is not None and throttled >= view.threshold("power_share")
-    if not lowered and is_clock_set:
-        is_power = False
+    is_power = not has_limit and throttled is not None and throttled >= view.threshold("power_share")
     drops = [drop for gpu in group if (drop := _clock_drop(view, gpu)) is not None]
     slow = max(drops, default=0.0)
     facts = [_clock_fact(view, gpu) for gpu in group]
-    if is_power and not lowered:
+    if is_power:
         kind, title = (
             FindingKind.POWER_THROTTLING,
             f"GPUs are throttled by power {throttled:.0f} % of the time",
