@@ -132,14 +132,14 @@ local function has(list, name)
     return false
 end
 
--- Slurm ignores the case of the names of accounts and QOS, and converts them after job_submit, if at all.
+-- Slurm ignores the case of the names of accounts and QOS. It converts the names after job_submit, or not at all.
 local function any_case(names)
     return names and names .. "," .. string.lower(names)
 end
 
 -- Returns the names of the licenses of a job: that of the cluster, and those of the budgets that cover the job.
--- `counts` are the job's licenses before a change, which decide about budgets of users if the user is not known, and
--- about budgets of QOS if `keeps_qos`: Slurm shows Lua only one QOS of a job that has several (24.11 and later).
+-- `counts` are the job's licenses before a change. They decide about budgets of users if the user is not known, and
+-- about budgets of QOS if `keeps_qos` is true. Slurm shows Lua only one QOS of a job with several (24.11 and later).
 local function license_names(job, rules, counts, keeps_qos)
     local values = {
         account = any_case(text_of(job, "account") or text_of(job, "default_account")),

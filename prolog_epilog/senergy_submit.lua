@@ -446,7 +446,7 @@ local function examine(job_desc)
     local rules, given = parse_rules(text, user), {}
     for _, item in ipairs(values) do
         local problem = item.flag[2](item.value, rules, user)
-        -- The node would use one of two values, and the prediction of the job the other one.
+        -- Of two values, the node could use one, and the prediction of the job the other one.
         if not problem and (given[item.name] or item.value) ~= item.value then
             problem = "given twice, as " .. shown(given[item.name]) .. " and " .. shown(item.value)
         end

@@ -54,7 +54,7 @@ def writer_lock(database: Database) -> Iterator[None]:
 def kept_session(connection: Connection) -> Iterator[None]:
     """Context manager that keeps a connection from being idle, so that the server does not end its session.
 
-    With the session, the connection would lose the writer lock. The block must not use the connection. If the
+    A connection whose session ends loses the writer lock. The block must not use the connection. If the
     session ends nevertheless, the connection is invalidated.
     """
     ended = threading.Event()

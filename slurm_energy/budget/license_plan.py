@@ -54,12 +54,12 @@ def withheld_power(
     power to withhold now is therefore `total_watts` minus `used_watts` minus `headroom_watts`. If
     `offered_watts` is less than the headroom, only `offered_watts` licenses remain free. When the limit
     changes in the future, the power to withhold changes by the difference between the old and the new
-    limit. If there is no limit now, all licenses above the new limit minus `idle_watts` are withheld. The
-    power to withhold is at most `total_watts`.
+    limit. If there is no limit now, only the new limit minus `idle_watts` remains free, and all other
+    licenses are withheld. The power to withhold is at most `total_watts`.
 
     The first entry of the result has no end. Its power is the smallest power that must be withheld at any
     time. Each further entry adds the rest that must be withheld in one period. The periods do not overlap.
-    Slurm's times are whole seconds, so that a change within a second counts from the begin of this second.
+    Slurm's times are whole seconds. A change within a second therefore counts from the start of this second.
 
     Args:
         total_watts: total of the license.

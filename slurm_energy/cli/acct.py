@@ -27,8 +27,8 @@ _USAGE = "Usage: senergy acct [options]\n\tUse --help for help"
 
 EPILOG = """\
 Rows, their order, states and times are those of sacct with the same options; energy comes from senergyctld.
-Without slurmdbd the rows come from the energy records of finished jobs and, unless -A, -E or --name is given,
-the live reports of running jobs; options that need Slurm's accounting are refused. Default window, as in
+Without slurmdbd the rows come from the energy records of finished jobs, and from the live reports of running
+jobs unless -A, -E or --name is given; options that need Slurm's accounting are refused. Default window, as in
 sacct: from 00:00 today until now; with -j, any time.
 
 Figures include their unit: 17.60kJ. With -p, -P, --noconvert or --units each column has one unit, which its

@@ -105,8 +105,8 @@ def _limit_change(view: JobView, gpus: list[GpuView], best: float, model: _Power
 def _power_model(view: JobView, gpus: list[GpuView]) -> _PowerModel | None:
     """Return the model of the job's power.
 
-    The result is None if a power, an idle power or a clock is unknown, and also if the highest clocks of the
-    GPUs differ: a limit that suits all of them does not exist then.
+    The result is None if a power, an idle power or a clock is unknown. It is also None if the highest clocks
+    of the GPUs differ, because no single limit suits all of them.
     """
     highest, watts = {reference_mhz(view, gpu) for gpu in gpus}, view.mean_watts
     clocks = [gpu.working_mean("sm_clock_mhz", _BUSY) for gpu in gpus]

@@ -213,8 +213,8 @@ class HostFindings:
             controller's time.
         state_free_mb: free space in the agent's state directory in megabytes; None if unknown.
         gpu_order: order in which Slurm numbers the NVIDIA GPUs, as text; empty if unknown.
-        gpu_order_error: why the order is unknown; also empty if the node has no NVIDIA GPUs, or if this host
-            has no slurm.conf.
+        gpu_order_error: reason why the order is unknown; empty if the order is known, if the node has no
+            NVIDIA GPUs, or if this host has no slurm.conf.
     """
 
     node: str

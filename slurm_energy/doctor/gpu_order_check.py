@@ -15,7 +15,7 @@ from slurm_energy.slurm.gpu_order import detected_gpus, read_gpu_order
 
 _NAME = "GPU numbers"
 _COST = (
-    "Slurm's number N is assumed to be /dev/nvidiaN; otherwise jobs get the energy and limits of other GPUs"
+    "Slurm's number N is assumed to be /dev/nvidiaN; if wrong, jobs get the energy and limits of other GPUs"
 )
 _FIX = "let gres.conf name the GPUs of this node, as Gres in slurm.conf counts them"
 

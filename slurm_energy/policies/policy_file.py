@@ -57,9 +57,9 @@ def policy_file_text(config: Config) -> str:
 def with_budget_lines(text: str, lines: Sequence[str]) -> tuple[str, int]:
     """Return the policy file with lines about power budgets, and the number of lines that were left out.
 
-    Readers ignore the whole file if it is too long. Therefore as many lines are left out as necessary. Jobs
-    then get upper bounds of their licenses. Only without lines of partitions of whole nodes or of scopes, a
-    job may have too few licenses until senergyctld corrects them.
+    Readers ignore the whole file if it is too long. Therefore as many lines as necessary are left out. Jobs
+    then get upper bounds of their licenses. A job may have too few licenses, until senergyctld corrects them,
+    only if lines of scopes or of partitions of whole nodes are left out.
 
     Args:
         text: the policy file without these lines.

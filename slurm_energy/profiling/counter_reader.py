@@ -20,9 +20,9 @@ _SAFE_FRACTION_OF_RANGE = 0.9
 class CounterEnergyReader(EnergyReader):
     """Reader that adds up all counters of a component and continues the sums when counters wrap.
 
-    A thread reads the counters often enough to detect every wrap, also of registers that drivers unwrap only
-    when they are read. If a counter may have missed a wrap, was reset or could not be read, the energy of its
-    component is None from then on.
+    A thread reads the counters often enough to detect every wrap. This includes wraps of hardware registers
+    that the driver detects only when the counter is read. If a counter may have missed a wrap, was reset or
+    could not be read, the energy of its component is None from then on.
     """
 
     name = "devices"

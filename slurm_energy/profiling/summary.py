@@ -67,8 +67,8 @@ def read_lines(directory: Path | str) -> list[dict[str, Any]]:
     """Return the measured sections of programs that files in a directory contain, ordered by start.
 
     The files have names `*.jsonl`. Incomplete lines are skipped, because killed programs may leave them
-    behind. Lines with impossible values are skipped, and so are FIFOs, devices and symbolic links of other
-    users, because the directory may belong to another user.
+    behind. Lines with impossible values, FIFOs, devices and symbolic links of other users are also skipped,
+    because the directory may belong to another user.
 
     Returns:
         One dict per section, with the keys described in docs/user-guide.md.

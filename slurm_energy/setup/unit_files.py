@@ -96,7 +96,7 @@ def _paths(program: Path, config: Path) -> dict[str, str]:
 
 
 def _check_installed_unit(unit: str, own: OwnFiles, config: Path) -> None:
-    """Raise an error if an installed unit reads another configuration file than `config`, or never starts.
+    """Raise an error if an installed unit reads or requires another configuration file than `config`.
 
     systemd skips a unit silently if its condition names a file that does not exist. Setup does not change an
     installed unit. The site can name the file in a unit or a drop-in of its own.
@@ -131,7 +131,7 @@ def _check_condition(text: str, unit: str, root: Path, config: Path) -> None:
     """
     required: list[str] = []
     for name, value in _CONDITION.findall(_COMMENT.sub("", text)):
-        if not value:  # an empty line removes the conditions of the lines before
+        if not value:  # an empty value removes all earlier conditions
             required = []
         elif name == "ConditionPathExists" and _names_config(value):
             required.append(value)
@@ -145,8 +145,8 @@ def _check_condition(text: str, unit: str, root: Path, config: Path) -> None:
 def _names_config(value: str) -> bool:
     """Return whether the value of a condition is the plain path of a configuration file.
 
-    A path with `%` contains specifiers, which only systemd can expand. A path after `!` must not exist, and
-    one after `|` is only one of several alternatives.
+    A path with `%` contains specifiers, which only systemd can expand. A path after `!` must not exist, and a
+    path after `|` is only one of several alternatives.
     """
     return value.startswith("/") and "%" not in value and Path(value).suffix == DEFAULT_PATH.suffix
 

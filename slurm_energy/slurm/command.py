@@ -48,7 +48,7 @@ class CommandFailedError(UnavailableError):
 
     Attributes:
         messages: lines that the command printed to standard error, without the command's name.
-        output: beginning of what the command printed to standard output.
+        output: beginning of the command's standard output.
     """
 
     def __init__(self, name: str, messages: Sequence[str], status: int, output: str = "") -> None:

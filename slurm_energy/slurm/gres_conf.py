@@ -36,7 +36,7 @@ class GpuRecord:
         kind: GRES type; None if there is none.
         count: number of GPUs.
         files: device files of the GPUs; empty if no file is named.
-        text: value of File or MultipleFiles as gres.conf has it.
+        text: unchanged value of File or MultipleFiles in gres.conf.
         is_one_gpu: whether all files belong to a single GPU (MultipleFiles).
     """
 
@@ -54,7 +54,7 @@ class GpuRecord:
 
 @dataclass(frozen=True, slots=True)
 class GresConf:
-    """What gres.conf states about the GPUs of a node.
+    """Statements of gres.conf about the GPUs of a node.
 
     Attributes:
         auto_detect: value of AutoDetect in lower case; empty if not set.
@@ -66,7 +66,7 @@ class GresConf:
 
 
 def read_gres_conf(path: Path, node: str) -> GresConf:
-    """Return what gres.conf states about the GPUs of a node.
+    """Return the statements of gres.conf about the GPUs of a node.
 
     Args:
         path: path of gres.conf.

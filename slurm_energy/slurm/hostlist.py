@@ -87,8 +87,8 @@ def node_position(node: str, hostlist: str) -> int | None:
 def contains_node(node: str, hostlist: str) -> bool:
     """Return whether a node is in a host list.
 
-    Only parts that begin like the name of the node are parsed: configuration files may have one list for each
-    of thousands of nodes.
+    Only the parts of the list that begin like the name of the node are parsed, because configuration files
+    may have thousands of lists.
 
     Raises:
         UsageError: such a part is not a host list, or names more than a million nodes.

@@ -163,11 +163,11 @@ class LicenseReservations:
 
         Only changes since the last call are written. After an error, all reservations are read again.
 
-        Slurm refuses a new reservation if its count and the counts of all reservations that overlap it in
-        time exceed the total together, even if those do not overlap each other (_license_validate2 in
-        src/slurmctld/reservation.c). A reservation without an end overlaps all others. It is therefore
-        created first, and the others are created again if it is missing. Reductions of counts are written
-        before increases.
+        Slurm adds up the counts of a new reservation and of all reservations that overlap it in time, even if
+        these do not overlap each other. It refuses the new reservation if the sum exceeds the total
+        (_license_validate2 in src/slurmctld/reservation.c). A reservation without an end overlaps all others.
+        It is therefore created first, and if it is missing, the others are deleted and created again.
+        Reductions of counts are written before increases.
 
         Slurm does not change the start of a reservation that has begun (update_resv). If such a reservation
         must begin later, it is deleted and created again.
@@ -261,8 +261,8 @@ def _order_of_changes(
 def _changed_times(old: LicenseReservation, new: LicenseReservation, now_unix_s: float) -> list[str]:
     """Return the words of scontrol that change the times of a reservation.
 
-    A change of the start states the end too. Without an end, Slurm would count all later reservations as
-    overlapping ones.
+    The words that change the start also state the end. Without the end, Slurm would count all later
+    reservations as overlapping.
     """
     words = []
     if new.start_unix_s > now_unix_s and old.start_unix_s != new.start_unix_s:

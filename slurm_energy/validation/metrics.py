@@ -14,8 +14,9 @@ _LISTENERS = (("agent_listen", DaemonRole.NODE), ("controller_listen", DaemonRol
 def check(context: CheckContext) -> Iterator[Finding]:
     """Check the configuration of the listeners for metrics, and yield findings.
 
-    A listener that is not on the loopback interface needs a token and TLS. A warning states that users can
-    read the power of jobs without a token. Keys that have no effect are also reported.
+    A listener that is not on the loopback interface needs a token and TLS. A listener on the loopback
+    interface that shows the power of jobs should have a token, because otherwise every user of the host can
+    read this power. Keys that have no effect are also reported.
     """
     settings = context.config.metrics
     if (settings.tls_certificate is None) != (settings.tls_key is None):

@@ -107,7 +107,7 @@ def test_nodes_report_gpu_types_and_free_gpus(cluster):
 
 
 def test_hooks_get_the_positions_of_gpus_in_gres_conf_not_the_numbers_of_their_files(cluster):
-    """`GpuInfo.slurm_numbers` relies on this. The files of the GPUs are gpu128, gpu129 and so on."""
+    """`GpuInfo.slurm_numbers` relies on these positions. The files are named gpu128, gpu129 and so on."""
     job_id = cluster.batch("-wn1", "--gres=gpu:a100:2", cluster.script("true", name="true.sh"))
     for operation in ("begin", "end"):
         assert cluster.hook_environment(operation, job_id)["SLURM_JOB_GPUS"] == "0,1"

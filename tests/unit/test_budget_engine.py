@@ -237,7 +237,7 @@ def test_a_new_node_counts_like_the_largest_until_its_power_is_known() -> None:
 def test_a_device_without_a_limit_that_is_no_longer_reported_is_forgotten() -> None:
     """An upgrade of senergyd that joins the dies of AMD cards removes their second dies from the reports.
 
-    A second die has drawn 0 W, so that the power of the node's devices without a limit was unknown.
+    While a second die is reported with 0 W, the power of the node's devices without a limit is unknown.
     """
     engine = BudgetEngine(EngineSettings())
     engine.set_nodes({"n0": BudgetedNode()})
@@ -300,7 +300,7 @@ def test_a_budget_of_jobs_has_no_idle_power() -> None:
 
 @pytest.mark.parametrize("limit", [4800.0, 5000.0, 9000.0])
 def test_new_jobs_may_use_the_power_of_idle_devices_that_need_no_limit(limit: float) -> None:
-    """All devices may have their maximum limit under 5000 W and more. Idle devices then count with it."""
+    """Under 5000 W or more, all devices may have their maximum limit, and idle devices count this limit."""
     world = cluster(limit)
     world.step(20)
     (status,) = world.cycle.budgets

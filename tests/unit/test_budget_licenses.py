@@ -662,7 +662,7 @@ def test_reservations_are_lowered_before_others_are_raised() -> None:
 
 
 def test_the_start_of_a_reservation_follows_the_plan() -> None:
-    """A limit that ends before the next step divides the present period of the plan, and joins it again.
+    """A live limit divides the present period of the plan. Its early end restores the undivided period.
 
     Slurm does not change the start of a reservation that has begun.
     """

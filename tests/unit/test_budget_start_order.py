@@ -204,7 +204,7 @@ def test_a_job_whose_power_has_become_free_keeps_its_precedence_for_a_while() ->
 
 
 class Queue:
-    """A running job 1 and pending jobs in the order of their priority, seen every 10 s. Held jobs show it."""
+    """Queue, read every 10 s: running job 1, and pending jobs by priority. Held jobs show BeginTime."""
 
     def __init__(self, headroom: float, watts: Sequence[int], *, only_delaying: bool) -> None:
         self.begins = Begins()

@@ -45,7 +45,7 @@ def test_an_included_file_that_cannot_be_read(conf):
 
 
 def test_relative_includes_of_included_files(tmp_path, conf):
-    """They refer to their own directory (Slurm 22.05), or to the directory of slurm.conf (from 23.02 on)."""
+    """Names refer to the directory of their file (22.05), or to that of slurm.conf (from 23.02 on)."""
     (tmp_path / "conf.d").mkdir()
     conf.write_text("ClusterName=X\nInclude conf.d/site.conf\nC=3\n")
     (tmp_path / "conf.d/site.conf").write_text("Include a.conf\nInclude conf.d/%c.conf\n")

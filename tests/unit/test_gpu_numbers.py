@@ -166,7 +166,7 @@ def test_defaults_and_included_files(site: Site) -> None:
 def test_lines_of_other_nodes_are_not_parsed_as_host_lists(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file may have a line for each of thousands of nodes, and the first job does not wait long."""
+    """The first job does not wait long, even if a file has one line for each of thousands of nodes."""
     parsed: list[str] = []
     real = hostlist._parse
 
@@ -320,7 +320,7 @@ def test_without_an_order_minor_numbers_are_assumed(
 
 
 def test_the_files_of_slurmd_decide(site: Site, devices: NodeDevices, tmp_path: Path) -> None:
-    """The hook names them: senergyd may find others, for example of a Slurm that was installed before."""
+    """The hook names these files. senergyd may find other files, for example of an earlier Slurm."""
     (tmp_path / "old").mkdir()
     old = Site(tmp_path / "old")
     old.write("Gres=gpu:4", "Name=gpu File=/dev/nvidia[0-3]")

@@ -99,7 +99,7 @@ def test_a_limit_without_window_and_switch_is_set_without_a_failure(
 def test_the_default_preference_is_set_although_the_driver_shows_another_name(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Drivers accept `default`, and then show the preference that this is, for example `balance_power`."""
+    """Drivers accept `default`, and then show the name of their default, for example `balance_power`."""
     file = "sys/devices/system/cpu/cpufreq/policy0/energy_performance_preference"
     knob = devices.knobs["cpufreq.epp[policy0]"]
     written: list[str] = []

@@ -259,7 +259,7 @@ def test_senergy_accounting_keeps_what_slurm_states(tmp_path):
 
 
 def test_senergy_accounting_counts_the_gpus_as_slurm_does(tmp_path):
-    """In a record, the two dies of an AMD card are one GPU. Without GPUs in its TRES, the record counts."""
+    """Records count two dies of an AMD card as one GPU. They are used if the TRES of a job lists no GPUs."""
     measured = {"energy_joules": 800.0, "elapsed_s": 40.0, "start": 5, "cpus": 4, "nodes": [{"gpus": [0]}]}
     job = {"job_id": 6, "user": "bob", "name": "x", "allocation_nodes": 1, "energy": measured}
     job["time"] = {"submission": 5, "start": 5, "elapsed": 40}

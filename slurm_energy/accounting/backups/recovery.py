@@ -318,7 +318,8 @@ def _reset_damaged_sums(
 def _correct_last_period(copy: sqlite3.Connection, columns: Mapping[Table, Sequence[str]]) -> None:
     """Correct the id of the last period that `senergy report` has counted, if this period is lost.
 
-    New periods get ids after the last recovered row. Up to the stored id, they would not be counted.
+    New periods get ids after that of the last recovered row. If such an id were not above the stored id,
+    `senergy report` would not count the period.
     """
     if usage_tables.usage_state in columns:
         last = "(SELECT coalesce(max(id), 0) FROM node_periods)"

@@ -93,7 +93,7 @@ class WindowUsage:
 def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
     """Return the energies and times of a time window, summed by group for each of its intervals.
 
-    All statements read the state of one moment. The sums may change between two transactions.
+    All statements read the state of one moment, because the sums may change between two transactions.
     """
     with transaction(connection, snapshot=True):
         return _read_usage(connection, query)
@@ -251,7 +251,7 @@ def _add_rows(
     """Add stored energies and times to an interval of a usage report.
 
     Each row covers a period. If the period lies partly outside the interval, the row counts in proportion to
-    the time inside. Its energy is known in both parts if it is known at all.
+    the time inside. The counts of rows with known energy are not divided.
     """
     for start, end, group, *values in rows:
         inside = (max(start, interval.start), min(end, interval.end))

@@ -29,9 +29,9 @@ from slurm_energy.slurm.gpu_order import (
 from slurm_energy.slurm.hook_environment import JobContext
 
 _READ_TIMEOUT_S: Final = 0.5
-"""Files may be on a network file system that hangs."""
+"""Maximum time to wait for the files, which may be on a network file system that hangs."""
 _MAX_AGE_S: Final = 600.0
-"""Time after which the files are read again although their status is unchanged: they may include others."""
+"""Time after which the files are read again even if unchanged, because files that they include may change."""
 _SUBJECT: Final = "Slurm's numbers of the GPUs"
 _FILES: Final = "slurm.conf and gres.conf"
 _ASSUMED: Final = "they are assumed to be minor numbers"
@@ -44,9 +44,9 @@ class GpuNumbers:
     """Slurm's numbers of the GPUs of this node, read from slurm.conf and gres.conf.
 
     slurmd reads the files when it starts and when it is reconfigured. This class reads them when a job with
-    GPUs begins, if they have changed: on a configless node they appear only after senergyd has started. A
-    thread of its own reads them. While it hangs, or if the files cannot be read, the numbers that were read
-    before remain in force, as in slurmd.
+    GPUs begins, if they have changed, because on a configless node they appear only after senergyd has
+    started. A separate thread reads them. While this thread hangs, or if the files cannot be read, the
+    previous numbers remain in force, as in slurmd.
 
     Args:
         locate: function that returns the path of slurm.conf, or None if there is none. It is called for jobs
@@ -56,7 +56,7 @@ class GpuNumbers:
     def __init__(self, locate: Callable[[], Path | None] = conf_files.locate_slurm_conf) -> None:
         self._locate = locate
         self._order: GpuOrder | None = None
-        self._node = ""  # to which the order belongs
+        self._node = ""  # node to which the order belongs
         self._source: tuple[object, ...] | None = None
         self._read_s = -_MAX_AGE_S
         self._thread: threading.Thread | None = None

@@ -1,10 +1,10 @@
 """Pending jobs that Slurm would not start even if their power were free.
 
-Slurm states why a job waits, for example for a limit of its QOS. The reason may change from one scheduling
-cycle to the next: one scheduler checks licenses first, the other one limits, and a job that needs nodes of
-another partition shows different reasons in turn. A job therefore counts as blocked only if it has shown such
-a reason for some time. It stays blocked for some time after Slurm has shown the reason last, because a job
-that senergyctld holds shows the reason BeginTime only.
+Slurm states why a job waits, for example because of a limit of its QOS. The reason may change from one
+scheduling cycle to the next: one of Slurm's schedulers checks licenses first, and the other one checks limits
+first. A job that needs nodes of another partition also shows different reasons in turn. A job therefore
+counts as blocked only if it has shown such a reason for some time. It remains blocked for some time after
+Slurm last showed such a reason, because a job that senergyctld holds shows only the reason BeginTime.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 BLOCKED_AFTER_S: Final = 300.0
 """Time for which a job must show such a reason without interruption, longer than a cycle of backfill."""
 BLOCKED_FOR_S: Final = 600.0
-"""Time for which a blocked job counts as blocked after it has shown such a reason last."""
+"""Time for which a blocked job counts as blocked after it last showed such a reason."""
 
 
 class BlockedJobs:
-    """Memory of the reasons for which pending jobs wait."""
+    """Times at which pending jobs showed a reason for which Slurm would not start them with free power."""
 
     def __init__(self) -> None:
-        self._since_s: dict[int, float] = {}  # first time of an uninterrupted series
-        self._shown_s: dict[int, float] = {}  # last time, of blocked jobs only
+        self._since_s: dict[int, float] = {}  # by job id: start of the uninterrupted time with such a reason
+        self._shown_s: dict[int, float] = {}  # by id of a blocked job: last time with such a reason
 
     def update(self, queue: QueueColumns, now_unix_s: float) -> frozenset[int]:
         """Return the ids of the pending jobs that wait for something other than resources and power.

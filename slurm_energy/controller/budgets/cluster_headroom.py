@@ -1,4 +1,4 @@
-"""Headroom of all budgets of the whole cluster together. Their power has one license in Slurm."""
+"""Common headroom of all budgets of the whole cluster. These budgets share one license in Slurm."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def _limit_at(budget: BudgetHeadroom, unix_s: float) -> float:
 
 
 def _surplus_watts(budget: BudgetHeadroom, tightest: BudgetHeadroom) -> float:
-    """Return by how much more power the tightest budget counts than a budget of the same nodes.
+    """Return the power that the tightest budget counts minus the power that another budget counts.
 
-    The difference follows from `constant_watts` and from the margins. If a budget has no limit now, the
-    difference of the margins is not known and left out.
+    Both budgets count the same nodes. The difference follows from `constant_watts` and from the margins. If
+    a budget has no limit now, the difference of the margins is unknown and is left out.
     """
     counted = [one.limit_watts - one.headroom_watts for one in (tightest, budget)]
     if all(math.isfinite(watts) for watts in counted):

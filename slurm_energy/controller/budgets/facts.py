@@ -181,7 +181,8 @@ class BudgetStatus:
             is one value for each price in `work_price.PRICES`.
         reachable_headroom_watts: power that is free if all running jobs have their lowest limits. If devices
             are known to exceed these limits, the excess is subtracted.
-        lowest_limit_watts: lowest limit that would be kept if all running jobs had their lowest limits.
+        lowest_limit_watts: lowest limit of the budget that would be kept if the devices of all running jobs
+            had their lowest power limits.
         free_watts: power that is free at the limits in force, including the power already promised to jobs.
         floor_watts: lowest committed power at which every running job keeps its floor.
         idle_watts: power under the budget without any job. The limit cannot be lower than this power. It is

@@ -74,9 +74,9 @@ class _FreeablePower(NamedTuple):
 
     Attributes:
         planned_watts: headroom plus the licenses of the running jobs. senergyctld plans the starts of jobs
-            with these numbers, so that it would never start a job that needs more.
+            with these numbers, and would therefore never start a job that needs more power.
         running_idle_watts: idle power that the budget counts because of the running jobs.
-        limit_watts: power above idle while no job runs.
+        limit_watts: power above idle that is free while no job runs.
     """
 
     planned_watts: float = math.inf

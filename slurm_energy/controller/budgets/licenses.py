@@ -66,8 +66,8 @@ class BudgetHeadroom:
         promised_watts: power that is kept free for starting jobs; infinity means that all power that the
             starting jobs can draw is kept free.
         reachable_headroom_watts: power that is free if all running jobs have their lowest limits.
-        lowest_limit_watts: lowest limit that would be kept if all running jobs had their lowest limits;
-            infinity means unknown.
+        lowest_limit_watts: lowest limit of the budget that would be kept if the devices of all running jobs
+            had their lowest power limits; infinity means unknown.
         free_watts: power that is free at the limits in force.
     """
 

@@ -142,7 +142,7 @@ class BudgetLoop:
             count, mode = len(self.config.budgets), self.config.budget.mode
             why = f"configuration read again: {count} budgets, mode {mode}"
             self.recorder.note(BudgetChange(time.time(), None, None, "reload", why))
-            self._overrides_due = True  # a new budget may have a live limit from before it was removed
+            self._overrides_due = True  # a restored budget may have an earlier live limit
         if before is None:
             self._decided_s = time.monotonic()  # the first decision may take its time
         self.parts = parts
@@ -348,7 +348,7 @@ class BudgetLoop:
     def _publish(self, lines: tuple[str, ...]) -> None:
         """Write the policy file if its lines about budgets change.
 
-        After an error the former lines remain, so that the next call writes the file again.
+        After an error, `policy_lines` has the former lines again, so that the next call writes the file.
         """
         if lines == self.policy_lines:
             return

@@ -172,7 +172,10 @@ class BudgetParts:
         return damaged
 
     def are_decided(self, cycle: BudgetCycle) -> bool:
-        """Return whether a decision includes all configured budgets. After a reload, the next one does."""
+        """Return whether a decision includes all configured budgets.
+
+        A decision from before a reload may lack new budgets.
+        """
         return {status.name for status in cycle.budgets}.issuperset(self.limits.names)
 
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:

@@ -110,11 +110,11 @@ def _headroom_at_prices(outcome: CycleOutcome) -> Floats:
 
 
 def _unlimited_idle_watts(outcome: CycleOutcome) -> Floats:
-    """Return the power above idle with which idle devices count although they need no limit, shape (b,).
+    """Return the power above idle that idle devices count under budgets that need no limit, shape (b,).
 
-    If all devices under a budget may have their maximum limit, idle devices have it too, and count with it.
-    This power is free for jobs that start on these devices. Under any other budget the result is 0, because
-    the power of idle devices with such a limit is free only after their limit has been lowered.
+    If a budget lets all devices have their maximum limit, idle devices also have and count this limit. Their
+    power above idle is free for jobs that start on these devices. Under any other budget the result is 0,
+    because the power of idle devices with such a limit is free only after their limit has been lowered.
     """
     table = outcome.table
     above_idle = np.maximum(0.0, outcome.counted_watts - table.idle_watts)

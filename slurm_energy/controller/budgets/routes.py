@@ -316,8 +316,8 @@ class BudgetRoutes:
 def _delaying_budget(loop: BudgetLoop, waiting: str | None) -> str | None:
     """Return the name of the budget that delays the start of a pending job.
 
-    This is the budget that the sentence names, otherwise the first one of the whole cluster. None is returned
-    if the job does not wait for power.
+    The result is the budget that the text `waiting` names, or else the first budget of the whole cluster. It
+    is None if the job does not wait for power.
     """
     if not waiting or loop.parts is None:
         return None

@@ -202,13 +202,13 @@ class StartHolds:
 def _preceding(queue: QueueColumns, blocked: Collection[int], first: int | None) -> set[int]:
     """Return the blocked jobs that may start before the first waiting job although they delay it.
 
-    These jobs have a higher priority than the first waiting job. If they were held, they would start later
-    than this job when Slurm no longer blocks them. All blocked jobs are returned if the first waiting job is
+    These jobs have a higher priority than the first waiting job. If they were held, they would start after
+    this job once Slurm no longer blocks them. All blocked jobs are returned if the first waiting job is
     blocked itself, or if no job waits.
 
     Args:
         queue: the jobs.
-        blocked: ids of the pending jobs that Slurm does not start for another reason than power.
+        blocked: ids of the pending jobs that Slurm does not start for a reason other than power.
         first: first waiting job; None means that no job waits.
     """
     if not blocked or first is None or first in blocked:

@@ -120,7 +120,7 @@ def _without_repeated_counters(root: Path, cpus: tuple[int, ...]) -> tuple[tuple
     Otherwise each die has a counter of its own.
 
     Returns:
-        (remaining CPUs, a note if CPUs were removed). No CPU is removed if the place of a CPU is unknown.
+        (remaining CPUs, a note if CPUs were removed). If the topology of a CPU is unknown, none is removed.
     """
     amd = is_amd(root)
     first: dict[int, int] = {}

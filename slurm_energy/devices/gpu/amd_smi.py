@@ -261,7 +261,8 @@ def _secondary_dies(gpus: Sequence[GpuInfo], accumulators: Sequence[int | None])
     """Return the index of each secondary die, by the index of the primary die of the same card.
 
     A secondary die has no power cap, and its energy accumulator is 0. Its index is one above or one below
-    that of its primary die, in the same way for all cards of a node: ROCm SMI, `rocm-smi --showpower`.
+    that of its primary die, in the same way for all cards of a node. Source: ROCm SMI,
+    `rocm-smi --showpower`.
 
     Args:
         gpus: all GPUs of the library, in the order of their indices.

@@ -61,10 +61,10 @@ def _clock_drop(view: JobView, gpu: GpuView) -> float | None:
 
 
 def reference_mhz(view: JobView, gpu: GpuView) -> float | None:
-    """Return the highest SM clock that a GPU supports; None if it is unknown.
+    """Return the highest SM clock that a GPU supports.
 
-    If the GPU does not report its highest clock, the result is the highest clock that other GPUs of the job
-    report, or else the highest observed clock.
+    If the GPU does not report this clock, the result is the highest clock that other GPUs of the job support,
+    or else the highest observed clock. None means that no clock is known.
     """
     if (own := gpu.maximum("max_sm_clock_mhz")) is not None:
         return own

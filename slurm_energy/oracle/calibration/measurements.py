@@ -157,7 +157,7 @@ def _study_row(path: Path, line: int, row: dict[str, str | None], precision: str
 
 @contextlib.contextmanager
 def _located(path: Path, line: int) -> Iterator[None]:
-    """Add the file and the line to the error that a name is unknown."""
+    """Add the file and the line to an error about an unknown name."""
     try:
         yield
     except NotFoundError as error:

@@ -189,7 +189,7 @@ def notes(response: Row) -> Iterator[str]:
                 yield f"{name}: {count}, counted at the power that they may draw"
         if row.get("unmeasured_nodes"):
             count = f"{row['unmeasured_nodes']} of {row.get('nodes')} nodes report no power"
-            yield f"{name}: {count}, counted at budget.node_reserve_watts; without it at 0 W or a guess"
+            yield f"{name}: {count}, counted at budget.node_reserve_watts; if unset, at 0 W or a guess"
 
 
 def _override_text(override: Row) -> str:

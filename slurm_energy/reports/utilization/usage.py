@@ -86,8 +86,9 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
     """Return the sum of amounts (energy, time, cost and other figures) for a report.
 
     The energy of the sum is that of all amounts with known energy. It is unknown if it is unknown in all
-    amounts. The same holds for emissions and cost, which are also unknown if those of a known energy are
-    unknown. Each other figure is unknown if it is unknown in one of the amounts.
+    amounts. Emissions and cost of the sum are also those of the amounts with known energy, and are unknown if
+    they are unknown in one of these amounts. Each other figure is unknown if it is unknown in one of all
+    amounts.
     """
     summands = list(amounts)
     if len(summands) == 1:  # such as the only account of a user, in most lines of a long report

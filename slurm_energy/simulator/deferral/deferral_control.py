@@ -207,8 +207,8 @@ class DeferralControl:
         """Return the number of units (GPUs, cores or nodes) that are free in each time slot.
 
         The units of running jobs are not free. The units of the deferred jobs in `others` are not free
-        during the planned runs of these jobs. A time limit of a year or more does not add slots without
-        bound: the units of jobs that end after the last slot are free from the last slot on.
+        during the planned runs of these jobs. The number of slots is bounded. The units of a job that ends
+        after the last slot, for example with a time limit of a year, are free in the last slot.
         """
         step_s = self._deferral.options.slot_s
         start_s = math.floor(self._events.now_s / step_s) * step_s

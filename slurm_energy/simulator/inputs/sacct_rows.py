@@ -189,7 +189,7 @@ def _allocated(tres: Mapping[str, float | None], units: str) -> float | None:
 
 
 def _allocated_tres(job: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the allocated TRES of a job in the JSON of sacct, by name as in its text: `cpu`, `gres/gpu`.
+    """Return the allocated TRES of a job in the JSON of sacct, by name: `cpu`, `gres/gpu`.
 
     Slurm lists the energy of a job as a TRES too.
     """

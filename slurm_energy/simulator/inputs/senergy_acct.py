@@ -41,7 +41,7 @@ def _of_acct(job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Convert a job of `senergy acct --json` to the form of a job of `senergy job --json`.
 
     In the given job, the keys of Slurm hold times and names, and the key `energy` holds the measured
-    values. A time of submission of 0 is unknown: the facts about the job may still be missing.
+    values. A time of submission of 0 means unknown, because the facts about the job may still be missing.
     """
     times, energy = job["time"], job["energy"] or {}
     return {

@@ -27,7 +27,7 @@ class LoadedWorkload:
     the time of the first submission on the clock of the files. In the workload, this submission is at time
     0. `without_power` is the number of rows of the selected jobs for which the files state no power.
     `unix_start_s` is the Unix time of time 0 on the clock of the files. It is 0 if this clock shows Unix
-    time, and if the files do not state it.
+    time, or if the files do not state the start.
     """
 
     workload: Workload

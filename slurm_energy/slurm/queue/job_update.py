@@ -150,8 +150,8 @@ class JobUpdater:
 
         This process makes the change as an operator, because Slurm permits users to change only the licenses
         of pending jobs. The lists contain texts of users. A list that scontrol would not read as one word is
-        written in its shortest form. If this is not possible either, the list is refused, and the other jobs
-        are changed nevertheless.
+        written in its shortest form. If scontrol would not read this form as one word either, the list is
+        refused, and the other jobs are changed nevertheless.
 
         Args:
             changes: new list of licenses by job id; an empty list removes all licenses.
