@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_energy.csv_rows import TOO_LONG, is_too_long
+from slurm_energy.csv_rows import refuse_too_long
+from slurm_energy.errors import UsageError
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 
@@ -128,8 +129,10 @@ def _measurement(row: dict[str, str], place: str) -> tuple[tuple[str, str], floa
     Raises:
         ValueError: a value is not a number, or not above 0, or the row is too long.
     """
-    if is_too_long(row):
-        raise ValueError(f"{place}: {TOO_LONG}")
+    try:
+        refuse_too_long(row, place)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
     try:
         limit, time, watts = (float(row[name]) for name in COLUMNS[4:])
     except (TypeError, ValueError):
